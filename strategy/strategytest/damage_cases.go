@@ -1,0 +1,138 @@
+package strategytest
+
+import (
+	"errors"
+	"os"
+	"testing"
+
+	"github.com/hyperfs/hyperfs/strategy"
+)
+
+var damageCases = []testCase{
+	{"Damage is found by whatever uses the preimage", damageIsFound},
+	{"Damage that keeps size and mtime is found by the checksum", quietDamageIsFound},
+	{"Restore of a preimage with another size leaves the file alone", restoreDamaged},
+	{"Materialize of a damaged preimage leaves nothing", materializeDamaged},
+}
+
+// damage is one way to spoil a preimage, and what is said of it.
+type damage struct {
+	name string
+	do   func(path string) error
+	want error
+	open bool // Open finds it too
+}
+
+var damages = []damage{
+	{"removed", os.Remove, strategy.ErrMissing, true},
+	{"truncated", func(p string) error { return os.Truncate(p, 99) }, strategy.ErrCorrupt, true},
+	{"emptied", func(p string) error { return os.Truncate(p, 0) }, strategy.ErrCorrupt, true},
+	{"extended", func(p string) error { return os.Truncate(p, 1<<30) }, strategy.ErrCorrupt, true},
+	{"changed in one bit", flip, strategy.ErrCorrupt, false},
+	{"replaced by a directory", replace(func(p string) error { return os.Mkdir(p, 0o755) }), strategy.ErrCorrupt, true},
+	{"replaced by a symlink to the same bytes", replaceBySymlink, strategy.ErrCorrupt, true},
+}
+
+func flip(path string) error {
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	p := []byte{0}
+	if _, err := f.ReadAt(p, 50); err != nil {
+		return err
+	}
+	_, err = f.WriteAt([]byte{p[0] ^ 4}, 50)
+	return err
+}
+
+func replace(with func(path string) error) func(path string) error {
+	return func(path string) error { return errors.Join(os.Remove(path), with(path)) }
+}
+
+func replaceBySymlink(path string) error {
+	return errors.Join(os.Rename(path, path+".moved"), os.Symlink(path+".moved", path))
+}
+
+func damageIsFound(b *bench) {
+	for size, c := range map[string]content{"small": dense(5000), "large": dense(2*mib + 1)} {
+		for _, d := range damages {
+			b.Run(size+" "+d.name, func(t *testing.T) {
+				b := &bench{T: t, s: b.s, dir: b.dir}
+				ref := b.saved(c)
+				b.must(d.do(b.preimage(ref)))
+				b.refuses(ref, d)
+				b.must(os.RemoveAll(b.preimage(ref)))
+			})
+		}
+	}
+}
+
+// refuses checks that each call finds the damage.
+func (b *bench) refuses(ref strategy.Ref, d damage) {
+	b.Helper()
+	check := func(call string, err error) {
+		b.Helper()
+		if !errors.Is(err, d.want) {
+			b.Errorf("%s says %v", call, err)
+		}
+	}
+	check("Verify", b.s.Verify(ref))
+	check("Restore", b.s.Restore(ref, b.file("dst", dense(3))))
+	check("Materialize", b.materialize(ref, "made", false))
+	check("Materialize, shared,", b.materialize(ref, "made", true))
+	if !ref.HasSum {
+		_, err := b.s.Sum(ref)
+		check("Sum", err)
+	}
+	f, err := b.s.Open(ref)
+	if err == nil {
+		_ = f.Close()
+	}
+	if d.open {
+		check("Open", err)
+	}
+}
+
+func quietDamageIsFound(b *bench) {
+	for size, c := range map[string]content{"small": dense(5000), "large": dense(2*mib + 1)} {
+		b.Run(size, func(t *testing.T) {
+			b := &bench{T: t, s: b.s, dir: b.dir}
+			ref, err := b.s.Sum(b.saved(c))
+			b.must(err)
+			b.must(b.s.Verify(ref))
+			info, err := os.Stat(b.preimage(ref))
+			b.must(err)
+			b.must(flip(b.preimage(ref)))
+			b.must(os.Chtimes(b.preimage(ref), info.ModTime(), info.ModTime()))
+			b.refuses(ref, damage{want: strategy.ErrCorrupt})
+			b.must(b.s.Remove(ref))
+		})
+	}
+}
+
+func restoreDamaged(b *bench) {
+	ref := b.saved(dense(2 * mib))
+	b.must(os.Truncate(b.preimage(ref), mib))
+	there := dense(12345)
+	dst := b.file("dst", there)
+	if err := b.s.Restore(ref, dst); !errors.Is(err, strategy.ErrCorrupt) {
+		b.Errorf("Restore says %v", err)
+	}
+	b.fileHolds(dst, there)
+}
+
+func materializeDamaged(b *bench) {
+	ref, err := b.s.Sum(b.saved(dense(2 * mib)))
+	b.must(err)
+	b.must(flip(b.preimage(ref)))
+	for _, share := range []bool{false, true} {
+		if err := b.materialize(ref, "made", share); !errors.Is(err, strategy.ErrCorrupt) {
+			b.Errorf("share=%v: Materialize says %v", share, err)
+		}
+		if _, err := os.Lstat(b.path("made")); !errors.Is(err, os.ErrNotExist) {
+			b.Errorf("share=%v: a file was left (%v)", share, err)
+		}
+	}
+}

@@ -1,0 +1,30 @@
+package strategy_test
+
+import (
+	"testing"
+
+	"github.com/hyperfs/hyperfs/internal/testfs"
+	"github.com/hyperfs/hyperfs/strategy"
+)
+
+func TestTiersConformOnEachFilesystem(t *testing.T) {
+	const size = 512 << 20
+	for _, c := range []struct {
+		name  string
+		mount func(testing.TB, int64) string
+		kinds []strategy.Kind
+	}{
+		{"btrfs", testfs.Btrfs, []strategy.Kind{strategy.Reflink, strategy.PureManifest}},
+		{"xfs", testfs.XFS, []strategy.Kind{strategy.Reflink, strategy.PureManifest}},
+		{"ext4", testfs.Ext4, []strategy.Kind{strategy.PureManifest}},
+		{"tmpfs", testfs.Tmpfs, []strategy.Kind{strategy.PureManifest}},
+		{"overlay", func(t testing.TB, _ int64) string { return testfs.Overlay(t, nil) }, []strategy.Kind{strategy.PureManifest}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir := c.mount(t, size)
+			for _, kind := range c.kinds {
+				t.Run(string(kind), func(t *testing.T) { conform(t, kind, dir, strategy.Options{}) })
+			}
+		})
+	}
+}
