@@ -1,0 +1,96 @@
+package checkpoint
+
+import (
+	"os"
+	"path/filepath"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// Badger writes to mapped files: where the disk is full, that is not an error but the end of the process (SIGBUS). So
+// nothing is written to the store unless there is room for all that it might have to write: a log page, and a table of
+// the size of the memory that it flushes. For the work that frees space, such as dropping a checkpoint, that room is kept by a file of that size.
+const (
+	roomNeeded  = 12 << 20 // bytes
+	reserveName = "reserve"
+)
+
+// space knows how much room there is for the store.
+type space struct {
+	dir int // descriptor of the store's directory
+
+	mu      sync.Mutex // guards what follows
+	urgent  int        // calls of Urgent that have not ended
+	reserve *os.File   // nil where there was no room for it
+}
+
+func openSpace(dir string) (*space, error) {
+	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	s := &space{dir: fd}
+	if f, err := os.OpenFile(filepath.Join(dir, reserveName), os.O_RDWR|os.O_CREATE, 0o600); err == nil {
+		s.reserve = f
+		s.fill()
+	}
+	return s, nil
+}
+
+func (s *space) close() error {
+	if s.reserve != nil {
+		_ = s.reserve.Close()
+	}
+	return unix.Close(s.dir)
+}
+
+// fill takes the reserve again, as far as there is room.
+func (s *space) fill() {
+	if s.reserve != nil && s.free() > 2*roomNeeded {
+		_ = unix.Fallocate(int(s.reserve.Fd()), 0, 0, roomNeeded)
+	}
+}
+
+// free is how many bytes can be written.
+func (s *space) free() int64 {
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(s.dir, &st); err != nil {
+		return 0
+	}
+	return int64(st.Bavail) * st.Bsize
+}
+
+// check fails with ENOSPC where there is no room to write to the store.
+func (s *space) check() error {
+	if s.free() >= roomNeeded {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.urgent == 0 {
+		return unix.ENOSPC
+	}
+	if s.reserve != nil {
+		_ = s.reserve.Truncate(0)
+	}
+	if s.free() < roomNeeded/2 {
+		return unix.ENOSPC
+	}
+	return nil
+}
+
+// begin lets what follows use the reserve, until end.
+func (s *space) begin() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.urgent++
+}
+
+func (s *space) end() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.urgent--; s.urgent == 0 {
+		s.fill()
+	}
+}

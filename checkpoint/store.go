@@ -1,0 +1,505 @@
+// Package checkpoint is the store: checkpoint records, the undo log, and what must survive the daemon. It knows
+// records, not files. Everything is kept in one BadgerDB in the store directory.
+package checkpoint
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/dgraph-io/badger/v4"
+	"github.com/dgraph-io/badger/v4/options"
+	"github.com/hyperfs/hyperfs/internal/errs"
+	"golang.org/x/sys/unix"
+)
+
+// FormatVersion is that of the store. A store of another version is refused.
+const FormatVersion = 1
+
+// Options of a store.
+type Options struct {
+	Sync   bool         // every commit reaches the disk before it returns
+	Logger *slog.Logger // nil means none
+}
+
+// Store is an open store. Its methods may be called concurrently; a transaction belongs to one goroutine. It does not
+// detect conflicts between transactions: the caller's locks keep writers of the same key apart.
+type Store struct {
+	db    *badger.DB
+	dir   string
+	lock  *os.File
+	space *space
+
+	aliasMu sync.RWMutex // guards aliases
+	aliases map[ID]ID
+}
+
+// Open opens the store in the directory dir, which exists, and makes one if there is none. It fails with BUSY where
+// another process holds it, and with UNSUPPORTED where it has another format.
+func Open(dir string, o Options) (*Store, error) {
+	lock, err := lockStore(dir)
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{dir: dir, lock: lock}
+	if err := s.open(o); err != nil {
+		lock.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *Store) open(o Options) error {
+	if err := checkFormat(s.dir); err != nil {
+		return err
+	}
+	var err error
+	if s.space, err = openSpace(s.dir); err != nil {
+		return errs.Wrap(errs.Internal, "open store", "", err)
+	}
+	s.space.begin() // what an earlier process left may have to be freed first
+	defer s.space.end()
+	if err := s.space.check(); err != nil {
+		return errors.Join(errs.New(errs.Capacity, "open store", "", "%w", err).WithHint("make some MiB of room on its filesystem"), s.space.close())
+	}
+	db, err := badger.Open(badgerOptions(filepath.Join(s.dir, "db"), o))
+	if err != nil {
+		_ = s.space.close()
+		return errs.New(errs.Integrity, "open store", "", "the database can't be opened: %w", err)
+	}
+	s.db = db
+	if err := s.loadAliases(); err != nil {
+		return errors.Join(err, db.Close())
+	}
+	return nil
+}
+
+// badgerOptions keeps the database small: the log is short-lived, and the daemon's memory is bounded. Values stay in
+// the LSM tree, so that there is no value log to collect.
+func badgerOptions(dir string, o Options) badger.Options {
+	return badger.DefaultOptions(dir).
+		WithSyncWrites(o.Sync).
+		WithMemTableSize(8 << 20).
+		WithNumMemtables(3).
+		WithBaseTableSize(4 << 20).
+		WithBaseLevelSize(16 << 20).
+		WithNumLevelZeroTables(4).
+		WithNumLevelZeroTablesStall(10).
+		WithValueLogFileSize(16 << 20).
+		WithValueThreshold(1 << 20).
+		WithCompression(options.None).
+		WithBlockCacheSize(0).
+		WithIndexCacheSize(0).
+		WithNumCompactors(2).
+		WithDetectConflicts(false).
+		WithMetricsEnabled(false).
+		WithLogger(badgerLogger{o.Logger})
+}
+
+// Close ends all use of the store.
+func (s *Store) Close() error {
+	return errors.Join(s.db.Close(), s.space.close(), s.lock.Close())
+}
+
+// Urgent lets writes go on, until the function that it gives is called, where there is hardly any room left: for the work
+// that frees space.
+func (s *Store) Urgent() (done func()) {
+	s.space.begin()
+	return s.space.end
+}
+
+func checkFormat(dir string) error {
+	name := filepath.Join(dir, "format")
+	b, err := os.ReadFile(name)
+	if errors.Is(err, os.ErrNotExist) {
+		return writeFormat(name)
+	}
+	if err != nil {
+		return errs.Wrap(errs.Internal, "open store", "", err)
+	}
+	v, err := strconv.Atoi(strings.TrimSpace(string(b)))
+	if err != nil {
+		return errs.New(errs.Integrity, "open store", "", "the format file holds %q, not a number", b)
+	}
+	if v != FormatVersion {
+		return errs.New(errs.Unsupported, "open store", "", "the store has format %d, this hyperfs knows %d", v, FormatVersion).
+			WithHint("use the hyperfs that made it, or remove .hyperfs to give up its checkpoints")
+	}
+	return nil
+}
+
+func writeFormat(name string) error {
+	tmp := name + ".tmp"
+	if err := os.WriteFile(tmp, []byte(strconv.Itoa(FormatVersion)+"\n"), 0o600); err != nil {
+		return errs.Wrap(errs.Internal, "open store", "", err)
+	}
+	return errs.Wrap(errs.Internal, "open store", "", os.Rename(tmp, name))
+}
+
+// Update runs fn in a transaction that is committed as one, or not at all. It must be small; see Batch. ENOSPC says that
+// the disk is too full to write to the store; it is there before the disk is really full.
+func (s *Store) Update(fn func(*Tx) error) error {
+	if err := s.space.check(); err != nil {
+		return err
+	}
+	return s.db.Update(func(t *badger.Txn) error { return fn(&Tx{s: s, t: t}) })
+}
+
+// View runs fn in a transaction that only reads.
+func (s *Store) View(fn func(*Tx) error) error {
+	return s.db.View(func(t *badger.Txn) error { return fn(&Tx{s: s, t: t}) })
+}
+
+// Batch collects any number of writes. They are not committed as one: only Flush says that all are there.
+type Batch struct {
+	s  *Store
+	wb *badger.WriteBatch
+}
+
+// NewBatch starts a batch; end it with Flush or Cancel.
+func (s *Store) NewBatch() *Batch { return &Batch{s, s.db.NewWriteBatch()} }
+
+// Flush commits what is left and waits for it.
+func (b *Batch) Flush() error {
+	if err := b.s.space.check(); err != nil {
+		return err
+	}
+	return b.wb.Flush()
+}
+
+// Cancel drops what has not been committed yet. It does nothing after Flush.
+func (b *Batch) Cancel() { b.wb.Cancel() }
+
+// PutSlot writes a slot record with its reverse entry.
+func (b *Batch) PutSlot(e Epoch, s Slot, o Occupant) error { return putSlot(b.wb, e, s, o) }
+
+// PutAttr writes an attribute record.
+func (b *Batch) PutAttr(e Epoch, id ID, a Attr) error {
+	return b.wb.Set(inodeKey(keyAttr, e, id), a.encode())
+}
+
+// PutContent writes a content record.
+func (b *Batch) PutContent(e Epoch, id ID, c Content) error {
+	return b.wb.Set(inodeKey(keyContent, e, id), c.encode())
+}
+
+// DeleteContent removes a content record.
+func (b *Batch) DeleteContent(e Epoch, id ID) error { return b.wb.Delete(inodeKey(keyContent, e, id)) }
+
+// PutXattrs writes an xattr record.
+func (b *Batch) PutXattrs(e Epoch, id ID, xs []Xattr) error {
+	return b.wb.Set(inodeKey(keyXattrs, e, id), encodeXattrs(xs))
+}
+
+// PutOutside notes that an inode was changed while nobody watched.
+func (b *Batch) PutOutside(e Epoch, id ID, path string) error {
+	return b.wb.Set(inodeKey(keyOutside, e, id), []byte(path))
+}
+
+// PutLoc writes where an inode is.
+func (b *Batch) PutLoc(id ID, l Loc) error { return b.wb.Set(idKey(keyLoc, id), encodeLoc(l)) }
+
+// DeleteLoc forgets where an inode is.
+func (b *Batch) DeleteLoc(id ID) error { return b.wb.Delete(idKey(keyLoc, id)) }
+
+type setter interface{ Set(key, value []byte) error }
+
+func putSlot(w setter, e Epoch, s Slot, o Occupant) error {
+	if !o.ID.IsZero() {
+		if err := w.Set(appendSlot(reverseKey(o.ID, e), s), nil); err != nil {
+			return err
+		}
+	}
+	return w.Set(slotKey(e, s), o.encode())
+}
+
+// Tx is a transaction. It must not be kept after the function that got it returns.
+type Tx struct {
+	s *Store
+	t *badger.Txn
+}
+
+func (tx *Tx) has(key []byte) (bool, error) {
+	_, err := tx.t.Get(key)
+	if errors.Is(err, badger.ErrKeyNotFound) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// get calls fn with the value of key, which it must not keep, and reports whether there was one.
+func (tx *Tx) get(key []byte, fn func([]byte) error) (bool, error) {
+	item, err := tx.t.Get(key)
+	if errors.Is(err, badger.ErrKeyNotFound) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	return true, item.Value(fn)
+}
+
+// HasSlot reports whether the epoch has a record of the slot.
+func (tx *Tx) HasSlot(e Epoch, s Slot) (bool, error) { return tx.has(slotKey(e, s)) }
+
+// Slot gives the epoch's record of a slot.
+func (tx *Tx) Slot(e Epoch, s Slot) (o Occupant, ok bool, err error) {
+	ok, err = tx.get(slotKey(e, s), func(v []byte) (err error) { o, err = decodeOccupant(v); return err })
+	return o, ok, err
+}
+
+// PutSlot writes a slot record with its reverse entry.
+func (tx *Tx) PutSlot(e Epoch, s Slot, o Occupant) error { return putSlot(tx.t, e, s, o) }
+
+// MarkLinked notes that id predates the epoch and gets a further name, in a slot that needs no record or has one.
+func (tx *Tx) MarkLinked(e Epoch, id ID, s Slot) error {
+	if err := tx.t.Set(appendSlot(inodeKey(keyLinked, e, id), s), nil); err != nil {
+		return err
+	}
+	return tx.t.Set(reverseKey(id, e), nil)
+}
+
+// MarkedOld reports whether id is known to predate the epoch: marked, or named by one of its slot records.
+func (tx *Tx) MarkedOld(e Epoch, id ID) (bool, error) { return tx.hasPrefix(reverseKey(id, e)) }
+
+// Named reports whether any slot record of any epoch names id as an occupant.
+func (tx *Tx) Named(id ID) (bool, error) {
+	prefix := idKey(keyReverse, id)
+	it := tx.t.NewIterator(badger.IteratorOptions{Prefix: prefix})
+	defer it.Close()
+	for it.Seek(prefix); it.ValidForPrefix(prefix); it.Next() {
+		if len(it.Item().Key()) > len(prefix)+8 {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+func (tx *Tx) hasPrefix(prefix []byte) (bool, error) {
+	it := tx.t.NewIterator(badger.IteratorOptions{Prefix: prefix})
+	defer it.Close()
+	it.Seek(prefix)
+	return it.ValidForPrefix(prefix), nil
+}
+
+// HasAttr reports whether the epoch has an attribute record of id.
+func (tx *Tx) HasAttr(e Epoch, id ID) (bool, error) { return tx.has(inodeKey(keyAttr, e, id)) }
+
+// HasContent reports whether the epoch has a content record of id.
+func (tx *Tx) HasContent(e Epoch, id ID) (bool, error) { return tx.has(inodeKey(keyContent, e, id)) }
+
+// HasXattrs reports whether the epoch has an xattr record of id.
+func (tx *Tx) HasXattrs(e Epoch, id ID) (bool, error) { return tx.has(inodeKey(keyXattrs, e, id)) }
+
+// PutAttr writes an attribute record.
+func (tx *Tx) PutAttr(e Epoch, id ID, a Attr) error {
+	return tx.t.Set(inodeKey(keyAttr, e, id), a.encode())
+}
+
+// PutContent writes a content record.
+func (tx *Tx) PutContent(e Epoch, id ID, c Content) error {
+	return tx.t.Set(inodeKey(keyContent, e, id), c.encode())
+}
+
+// Content gives the epoch's content record of id.
+func (tx *Tx) Content(e Epoch, id ID) (c Content, ok bool, err error) {
+	ok, err = tx.get(inodeKey(keyContent, e, id), func(v []byte) (err error) { c, err = decodeContent(v); return err })
+	return c, ok, err
+}
+
+// Attr gives the epoch's attribute record of id.
+func (tx *Tx) Attr(e Epoch, id ID) (a Attr, ok bool, err error) {
+	ok, err = tx.get(inodeKey(keyAttr, e, id), func(v []byte) (err error) { a, err = decodeAttr(v); return err })
+	return a, ok, err
+}
+
+// PutXattrs writes an xattr record.
+func (tx *Tx) PutXattrs(e Epoch, id ID, xs []Xattr) error {
+	return tx.t.Set(inodeKey(keyXattrs, e, id), encodeXattrs(xs))
+}
+
+// PutLoc writes where an inode is.
+func (tx *Tx) PutLoc(id ID, l Loc) error { return tx.t.Set(idKey(keyLoc, id), encodeLoc(l)) }
+
+// Loc gives where an inode is, if it is known.
+func (tx *Tx) Loc(id ID) (l Loc, ok bool, err error) {
+	ok, err = tx.get(idKey(keyLoc, id), func(v []byte) (err error) { l, err = decodeLoc(v); return err })
+	return l, ok, err
+}
+
+// HasLoc reports whether it is known where id is.
+func (tx *Tx) HasLoc(id ID) (bool, error) { return tx.has(idKey(keyLoc, id)) }
+
+// PutCheckpoint writes a checkpoint record.
+func (tx *Tx) PutCheckpoint(c Checkpoint) error {
+	b, err := json.Marshal(c)
+	if err != nil {
+		return err
+	}
+	return tx.t.Set(append([]byte{keyCheckpoint}, c.ID...), b)
+}
+
+// DeleteCheckpoint removes a checkpoint record.
+func (tx *Tx) DeleteCheckpoint(id string) error {
+	return tx.t.Delete(append([]byte{keyCheckpoint}, id...))
+}
+
+// Checkpoints gives all checkpoint records, in the order of their IDs.
+func (tx *Tx) Checkpoints() ([]Checkpoint, error) {
+	var all []Checkpoint
+	err := tx.each([]byte{keyCheckpoint}, nil, func(key, v []byte) error {
+		var c Checkpoint
+		if err := json.Unmarshal(v, &c); err != nil {
+			return errs.New(errs.Integrity, "read store", string(key[1:]), "the checkpoint record is corrupt: %w", err)
+		}
+		all = append(all, c)
+		return nil
+	})
+	return all, err
+}
+
+// each calls fn for every key that has the prefix, from start on if that is not nil. fn must keep neither slice.
+func (tx *Tx) each(prefix, start []byte, fn func(key, value []byte) error) error {
+	return tx.eachUntil(prefix, start, func(k, v []byte) (bool, error) { return false, fn(k, v) })
+}
+
+// eachUntil is each, until fn says that it is done.
+func (tx *Tx) eachUntil(prefix, start []byte, fn func(key, value []byte) (done bool, err error)) error {
+	it := tx.t.NewIterator(badger.IteratorOptions{Prefix: prefix, PrefetchValues: true, PrefetchSize: 64})
+	defer it.Close()
+	if start == nil {
+		start = prefix
+	}
+	for it.Seek(start); it.ValidForPrefix(prefix); it.Next() {
+		item := it.Item()
+		var done bool
+		err := item.Value(func(v []byte) (err error) { done, err = fn(item.Key(), v); return err })
+		if err != nil || done {
+			return err
+		}
+	}
+	return nil
+}
+
+// countFrom counts the records of a kind in from ≤ epoch < to, up to max; to 0 means without end.
+func (tx *Tx) countFrom(kind byte, from, to Epoch, max int) (int, error) {
+	n := 0
+	it := tx.t.NewIterator(badger.IteratorOptions{Prefix: []byte{kind}})
+	defer it.Close()
+	for it.Seek(epochKey(kind, from)); it.ValidForPrefix([]byte{kind}) && n < max; it.Next() {
+		if to != 0 && keyEpoch(it.Item().Key()) >= to {
+			break
+		}
+		n++
+	}
+	return n, nil
+}
+
+func metaKey(name string) []byte { return append([]byte{keyMeta}, name...) }
+
+// PutMeta stores a small value under a name.
+func (tx *Tx) PutMeta(name string, v []byte) error { return tx.t.Set(metaKey(name), v) }
+
+// DeleteMeta removes it.
+func (tx *Tx) DeleteMeta(name string) error { return tx.t.Delete(metaKey(name)) }
+
+// Meta gives it; nil where there is none.
+func (tx *Tx) Meta(name string) (v []byte, err error) {
+	_, err = tx.get(metaKey(name), func(b []byte) error { v = append([]byte{}, b...); return nil })
+	return v, err
+}
+
+// PutNumber and Number store counters.
+func (tx *Tx) PutNumber(name string, v uint64) error {
+	return tx.PutMeta(name, binary.BigEndian.AppendUint64(nil, v))
+}
+
+// Number gives a counter; 0 where there is none.
+func (tx *Tx) Number(name string) (uint64, error) {
+	b, err := tx.Meta(name)
+	if err != nil || b == nil {
+		return 0, err
+	}
+	if len(b) != 8 {
+		return 0, errs.New(errs.Integrity, "read store", name, "a counter has %d bytes", len(b))
+	}
+	return binary.BigEndian.Uint64(b), nil
+}
+
+// PutAlias notes that a directory was made anew: records that name old mean the new one.
+func (s *Store) PutAlias(old, new ID) error {
+	s.aliasMu.Lock()
+	defer s.aliasMu.Unlock()
+	if err := s.Update(func(tx *Tx) error { return tx.t.Set(idKey(keyAlias, old), appendID(nil, new)) }); err != nil {
+		return err
+	}
+	s.aliases[old] = new
+	return nil
+}
+
+// Resolve follows aliases.
+func (s *Store) Resolve(id ID) ID {
+	s.aliasMu.RLock()
+	defer s.aliasMu.RUnlock()
+	for range len(s.aliases) {
+		next, ok := s.aliases[id]
+		if !ok {
+			break
+		}
+		id = next
+	}
+	return id
+}
+
+func (s *Store) loadAliases() error {
+	s.aliases = map[ID]ID{}
+	return s.View(func(tx *Tx) error {
+		return tx.each([]byte{keyAlias}, nil, func(key, v []byte) error {
+			if len(key) != 1+idLen || len(v) != idLen {
+				return errs.New(errs.Integrity, "read store", "", "an alias record is corrupt")
+			}
+			s.aliases[decodeID(key[1:])] = decodeID(v)
+			return nil
+		})
+	})
+}
+
+// Bytes gives the room that the database takes on disk. Badger's own figure is a minute old, and counts what its sparse
+// files could hold.
+func (s *Store) Bytes() int64 {
+	dir := filepath.Join(s.dir, "db")
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return 0
+	}
+	var total int64
+	for _, e := range entries {
+		var st unix.Stat_t
+		if unix.Lstat(filepath.Join(dir, e.Name()), &st) == nil {
+			total += st.Blocks * 512
+		}
+	}
+	return total
+}
+
+// badgerLogger sends what Badger says to slog. Its information lines are of no interest to a user.
+type badgerLogger struct{ l *slog.Logger }
+
+func (b badgerLogger) log(level slog.Level, format string, args []any) {
+	if b.l != nil {
+		b.l.Log(context.Background(), level, strings.TrimSpace(fmt.Sprintf(format, args...)), "from", "badger")
+	}
+}
+
+func (b badgerLogger) Errorf(f string, a ...any)   { b.log(slog.LevelError, f, a) }
+func (b badgerLogger) Warningf(f string, a ...any) { b.log(slog.LevelWarn, f, a) }
+func (b badgerLogger) Infof(f string, a ...any)    { b.log(slog.LevelDebug, f, a) }
+func (b badgerLogger) Debugf(string, ...any)       {}
