@@ -1,0 +1,281 @@
+package overlay
+
+import (
+	"golang.org/x/sys/unix"
+)
+
+// Attr are the attributes of an inode as statx(2) gives them. Nlink does not count a name in the trash.
+type Attr struct {
+	Ino                        uint64
+	Mode, Nlink, UID, GID      uint32
+	Rdev                       uint64
+	Size, Blocks               int64 // bytes; units of 512 bytes
+	Blksize                    uint32
+	Atime, Mtime, Ctime, Btime unix.Timespec
+}
+
+// Bits of SetAttr.Valid.
+const (
+	SetMode = 1 << iota
+	SetUID
+	SetGID
+	SetSize
+	SetAtime
+	SetMtime
+	SetAtimeNow
+	SetMtimeNow
+	SetKillPriv // clear set-user-ID, and set-group-ID of what the group may execute
+)
+
+// SetAttr says which attributes to change.
+type SetAttr struct {
+	Valid          uint32
+	Mode, UID, GID uint32
+	Size           int64 // bytes
+	Atime, Mtime   unix.Timespec
+}
+
+func timespec(ts unix.StatxTimestamp) unix.Timespec {
+	return unix.Timespec{Sec: ts.Sec, Nsec: int64(ts.Nsec)}
+}
+
+func attrOf(st *unix.Statx_t) Attr {
+	return Attr{
+		Ino: st.Ino, Mode: uint32(st.Mode), Nlink: st.Nlink, UID: st.Uid, GID: st.Gid,
+		Rdev: unix.Mkdev(st.Rdev_major, st.Rdev_minor),
+		Size: int64(st.Size), Blocks: int64(st.Blocks), Blksize: st.Blksize,
+		Atime: timespec(st.Atime), Mtime: timespec(st.Mtime), Ctime: timespec(st.Ctime), Btime: timespec(st.Btime),
+	}
+}
+
+// visible turns what the lower says into what the tree shows: a name in the trash is not counted.
+func (t *Tree) visible(st *unix.Statx_t) Attr {
+	a := attrOf(st)
+	if !isDir(st) && (st.Nlink > 1 || t.identityTrashed(st)) && t.inTrash(t.idOf(st)) && a.Nlink > 0 {
+		a.Nlink--
+	}
+	return a
+}
+
+// identityTrashed reports whether the inode is known to have its only name in the trash.
+func (t *Tree) identityTrashed(st *unix.Statx_t) bool {
+	n := t.known(t.idOf(st))
+	if n == nil {
+		return false
+	}
+	t.nodesMu.RLock()
+	defer t.nodesMu.RUnlock()
+	return n.trashed
+}
+
+// Lookup finds a name. It adds a reference to the node that it gives.
+func (t *Tree) Lookup(dir *Node, name string) (*Node, Attr, error) {
+	if t.hidden(dir, name) {
+		return nil, Attr{}, unix.ENOENT
+	}
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	d, err := t.openDirRef(dir)
+	if err != nil {
+		return nil, Attr{}, err
+	}
+	defer d.done()
+	var st unix.Statx_t
+	if err := statAt(d.fd, name, &st); err != nil {
+		return nil, Attr{}, err
+	}
+	return t.intern(&st, dir, name), t.visible(&st), nil
+}
+
+// GetAttr gives the attributes of a node, through a handle of it if there is one (h may be nil).
+func (t *Tree) GetAttr(n *Node, h *Handle) (Attr, error) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.getAttr(n, h)
+}
+
+func (t *Tree) getAttr(n *Node, h *Handle) (Attr, error) {
+	var st unix.Statx_t
+	err := t.statOpen(n, h, &st)
+	if err != nil {
+		return Attr{}, err
+	}
+	return t.visible(&st), nil
+}
+
+// statOpen describes a node that has a name or an open handle.
+func (t *Tree) statOpen(n *Node, h *Handle, st *unix.Statx_t) error {
+	if h != nil {
+		return statFd(h.fd, st)
+	}
+	err := t.stat(n, st)
+	if err != unix.ESTALE {
+		return err
+	}
+	fd, err := t.dupHandle(n)
+	if err != nil {
+		return t.lastStat(n, st)
+	}
+	defer unix.Close(fd)
+	return statFd(fd, st)
+}
+
+// SetAttr changes attributes, through a handle if there is one (h may be nil), and gives all as they are then.
+func (t *Tree) SetAttr(n *Node, h *Handle, in *SetAttr) (Attr, error) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	if n.foreign {
+		return Attr{}, unix.EROFS
+	}
+	t.stir()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if err := t.copyUpNode(n); err != nil {
+		return Attr{}, err
+	}
+	if err := t.protectForSetAttr(n, in); err != nil {
+		return Attr{}, err
+	}
+	ref, err := t.reachOpen(n, h)
+	if err != nil {
+		return Attr{}, err
+	}
+	defer ref.done()
+	if err := t.applySetAttr(n, h, ref.fd, in); err != nil {
+		return Attr{}, err
+	}
+	var st unix.Statx_t
+	if err := statFd(ref.fd, &st); err != nil {
+		return Attr{}, err
+	}
+	return t.visible(&st), nil
+}
+
+// reachOpen is reach, with a handle's descriptor where there is one.
+func (t *Tree) reachOpen(n *Node, h *Handle) (dirRef, error) {
+	if h != nil {
+		return dirRef{t: t, fd: h.fd}, nil
+	}
+	return t.reach(n)
+}
+
+// protectForSetAttr makes the preimage safe. The caller holds n.mu.
+func (t *Tree) protectForSetAttr(n *Node, in *SetAttr) error {
+	if !t.protecting {
+		return nil
+	}
+	if in.Valid&SetSize != 0 {
+		return t.protectContent(n)
+	}
+	if in.Valid&(SetMode|SetUID|SetGID|SetKillPriv) != 0 { // these change ACLs and capabilities too
+		if err := t.protectXattrs(n); err != nil {
+			return err
+		}
+	}
+	return t.protectAttr(n)
+}
+
+// applySetAttr changes the inode that fd, which may be O_PATH, refers to.
+func (t *Tree) applySetAttr(n *Node, h *Handle, fd int, in *SetAttr) error {
+	if in.Valid&SetSize != 0 {
+		if err := t.truncate(n, h, in.Size); err != nil {
+			return err
+		}
+	}
+	if in.Valid&(SetUID|SetGID) != 0 {
+		if err := chownFd(fd, in); err != nil {
+			return err
+		}
+	}
+	if in.Valid&SetMode != 0 {
+		if err := chmodFd(fd, in.Mode&0o7777); err != nil {
+			return err
+		}
+	}
+	if in.Valid&SetKillPriv != 0 {
+		if err := killPriv(fd); err != nil {
+			return err
+		}
+	}
+	if in.Valid&(SetAtime|SetMtime|SetAtimeNow|SetMtimeNow) != 0 {
+		return setTimes(fd, in)
+	}
+	return nil
+}
+
+func (t *Tree) truncate(n *Node, h *Handle, size int64) error {
+	if h != nil && h.writable {
+		return ignoringEINTR(func() error { return unix.Ftruncate(h.fd, size) })
+	}
+	fd, err := t.openNode(n, unix.O_WRONLY|unix.O_NONBLOCK)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return ignoringEINTR(func() error { return unix.Ftruncate(fd, size) })
+}
+
+func chownFd(fd int, in *SetAttr) error {
+	uid, gid := -1, -1
+	if in.Valid&SetUID != 0 {
+		uid = int(in.UID)
+	}
+	if in.Valid&SetGID != 0 {
+		gid = int(in.GID)
+	}
+	return unix.Fchownat(fd, "", uid, gid, unix.AT_EMPTY_PATH)
+}
+
+// chmodFd changes the mode through /proc, which also takes an O_PATH descriptor; fchmodat2(2) would need Linux 6.6.
+func chmodFd(fd int, mode uint32) error { return unix.Chmod(procPath(fd), mode) }
+
+func killPriv(fd int) error {
+	var st unix.Statx_t
+	if err := statFd(fd, &st); err != nil {
+		return err
+	}
+	mode := uint32(st.Mode) & 0o7777
+	keep := mode &^ unix.S_ISUID
+	if mode&unix.S_IXGRP != 0 {
+		keep &^= unix.S_ISGID
+	}
+	if keep == mode {
+		return nil
+	}
+	return chmodFd(fd, keep)
+}
+
+func setTimes(fd int, in *SetAttr) error {
+	ts := [2]unix.Timespec{{Nsec: unix.UTIME_OMIT}, {Nsec: unix.UTIME_OMIT}}
+	switch {
+	case in.Valid&SetAtimeNow != 0:
+		ts[0].Nsec = unix.UTIME_NOW
+	case in.Valid&SetAtime != 0:
+		ts[0] = in.Atime
+	}
+	switch {
+	case in.Valid&SetMtimeNow != 0:
+		ts[1].Nsec = unix.UTIME_NOW
+	case in.Valid&SetMtime != 0:
+		ts[1] = in.Mtime
+	}
+	return utimesFd(fd, ts)
+}
+
+// Readlink gives the target of a symlink.
+func (t *Tree) Readlink(n *Node) (string, error) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	ref, err := t.reach(n)
+	if err != nil {
+		return "", err
+	}
+	defer ref.done()
+	return readlinkAt(ref.fd, "")
+}
+
+// Statfs describes the filesystem underneath.
+func (t *Tree) Statfs() (st unix.Statfs_t, err error) {
+	err = unix.Fstatfs(t.rootFd, &st)
+	return st, err
+}

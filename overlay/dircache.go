@@ -1,0 +1,208 @@
+package overlay
+
+import (
+	"container/list"
+	"slices"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// dirCache keeps a bounded number of directory descriptors open, the least recently used is closed first. One that is
+// in use is not closed.
+type dirCache struct {
+	max int
+
+	mu      sync.Mutex // guards what follows
+	entries map[*Node]*dirEntry
+	lru     *list.List // of *dirEntry; the front was used last
+}
+
+type dirEntry struct {
+	node    *Node
+	fd      int
+	users   int
+	dropped bool // close it when the last user is done
+	place   *list.Element
+}
+
+func newDirCache(max int) *dirCache {
+	return &dirCache{max: max, entries: map[*Node]*dirEntry{}, lru: list.New()}
+}
+
+// get gives the entry of n, in use, or nil.
+func (c *dirCache) get(n *Node) *dirEntry {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e := c.entries[n]
+	if e != nil {
+		e.users++
+		c.lru.MoveToFront(e.place)
+	}
+	return e
+}
+
+// add takes over fd as the descriptor of n and gives its entry, in use. Where n has one already, fd is closed.
+func (c *dirCache) add(n *Node, fd int) *dirEntry {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if e := c.entries[n]; e != nil {
+		_ = unix.Close(fd)
+		e.users++
+		return e
+	}
+	e := &dirEntry{node: n, fd: fd, users: 1}
+	e.place = c.lru.PushFront(e)
+	c.entries[n] = e
+	for old := c.lru.Back(); old != nil && c.lru.Len() > c.max; {
+		prev := old.Prev()
+		if victim := old.Value.(*dirEntry); victim.users == 0 {
+			c.remove(victim)
+		}
+		old = prev
+	}
+	return e
+}
+
+func (c *dirCache) done(e *dirEntry) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e.users--
+	if e.dropped && e.users == 0 {
+		_ = unix.Close(e.fd)
+	}
+}
+
+// drop closes the descriptor of n as soon as nobody uses it.
+func (c *dirCache) drop(n *Node) {
+	if !n.dir {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if e := c.entries[n]; e != nil {
+		c.remove(e)
+	}
+}
+
+// remove takes an entry out. The caller holds mu.
+func (c *dirCache) remove(e *dirEntry) {
+	delete(c.entries, e.node)
+	c.lru.Remove(e.place)
+	e.dropped = true
+	if e.users == 0 {
+		_ = unix.Close(e.fd)
+	}
+}
+
+func (c *dirCache) close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, e := range c.entries {
+		c.remove(e)
+	}
+}
+
+// dirRef is a directory's descriptor in use. Call done once.
+type dirRef struct {
+	t    *Tree
+	e    *dirEntry // nil for one that is not in the cache
+	fd   int       // O_PATH
+	owns bool      // done closes fd
+}
+
+func (r dirRef) done() {
+	if r.e != nil {
+		r.t.dirs.done(r.e)
+	} else if r.owns {
+		_ = unix.Close(r.fd)
+	}
+}
+
+// openDirRef gives the descriptor of a directory. The walk starts at the nearest ancestor that is open, takes one
+// name at a time, follows no symlink, and proves the identity of what it reached; so neither the length of the path
+// nor a concurrent rename matters. ESTALE says that the directory is gone.
+func (t *Tree) openDirRef(n *Node) (dirRef, error) {
+	if n == t.root {
+		return dirRef{t: t, fd: t.rootFd}, nil
+	}
+	if e := t.dirs.get(n); e != nil {
+		return dirRef{t: t, e: e, fd: e.fd}, nil
+	}
+	for range 8 {
+		r, err := t.walkTo(n)
+		if err != unix.ESTALE {
+			return r, err
+		}
+	}
+	return dirRef{}, unix.ESTALE
+}
+
+// step is one hop of a walk.
+type step struct {
+	node *Node
+	name string
+	ino  uint64
+}
+
+// stepsTo gives the way to n from the nearest directory that is open, or from the trash.
+func (t *Tree) stepsTo(n *Node) (base *dirEntry, fd int, steps []step, err error) {
+	t.nodesMu.RLock()
+	defer t.nodesMu.RUnlock()
+	for ; ; n = n.parent {
+		if n == t.root {
+			return nil, t.rootFd, steps, nil
+		}
+		if base = t.dirs.get(n); base != nil {
+			return base, base.fd, steps, nil
+		}
+		if n.parent == nil {
+			if n.trashed {
+				return nil, t.trashFd, append(steps, step{n, n.id.String(), n.id.Ino}), nil
+			}
+			return nil, -1, nil, unix.ESTALE
+		}
+		steps = append(steps, step{n, n.name, n.id.Ino})
+	}
+}
+
+func (t *Tree) walkTo(n *Node) (dirRef, error) {
+	base, fd, steps, err := t.stepsTo(n)
+	if err != nil {
+		return dirRef{}, err
+	}
+	cur := dirRef{t: t, e: base, fd: fd}
+	keep := len(steps) <= t.dirs.max/4 // a very deep walk would push out everything else
+	slices.Reverse(steps)
+	for i, s := range steps {
+		next, err := openDirAt(cur.fd, s.name, s.ino)
+		cur.done()
+		if err != nil {
+			return dirRef{}, err
+		}
+		if keep || i == len(steps)-1 {
+			e := t.dirs.add(s.node, next)
+			cur = dirRef{t: t, e: e, fd: e.fd}
+		} else {
+			cur = dirRef{fd: next, owns: true}
+		}
+	}
+	return cur, nil
+}
+
+// openDirAt opens a directory that must have the given inode number.
+func openDirAt(dirfd int, name string, ino uint64) (int, error) {
+	fd, err := unix.Openat(dirfd, name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		if err == unix.ENOENT || err == unix.ENOTDIR || err == unix.ELOOP {
+			err = unix.ESTALE
+		}
+		return -1, err
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil || st.Ino != ino {
+		_ = unix.Close(fd)
+		return -1, unix.ESTALE
+	}
+	return fd, nil
+}

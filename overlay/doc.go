@@ -1,0 +1,33 @@
+// Package overlay is the versioned tree: the live tree with its undo log, and what is built on it: snapshot, rollback,
+// undo, drop, promote, diff, reconcile, garbage collection. It knows nothing of FUSE and can be used, and is tested,
+// without it.
+//
+// # Ordering
+//
+// Nothing that existed at the newest checkpoint changes before its record is in the log and its preimage is safe
+// (invariant I2). Every mutation therefore runs in this order: find out what the slot or the inode holds; commit the
+// records; make the preimage safe (a content preimage is saved before its record, which names it); change. A record
+// without its change does no harm: the slot still holds what the record says, and rollback finds nothing to do.
+//
+// # What needs no record
+//
+// In an epoch, a slot is covered if the epoch has a record of it, or if its directory is new. An inode is new if it
+// sits in a covered slot and the log does not mark it as older. Renaming an old inode writes a record that names it,
+// and linking one writes a mark: so an old inode in a covered slot is always known to be old. Newness is worked out
+// when a mutation asks, never when a file is only read, and it can be worked out again after a restart.
+//
+// # Locks
+//
+// They are taken in this order, and none is taken while a later one is held:
+//
+//  1. Workspace.admin: keeps administrative work apart: rollback, drop, promote and gc hold it alone; snapshot, diff
+//     and patch share it. Workspace.list guards the checkpoint list below it.
+//  2. Tree.mu: every operation on the tree shares it; a snapshot holds it alone for the instant of the epoch's change, a
+//     rollback while it works. It must not be held over a call to the Notifier.
+//  3. Tree.renameMu: operations that hold more than one directory: rename, rmdir.
+//  4. Node.mu: of any inode: its records in this epoch; of a directory: its slots too. A file's comes before its
+//     directory's. Those of two directories are held only under renameMu.
+//  5. Tree.trashMu: names in the trash.
+//  6. Tree.openMu, Tree.nodesMu and dirCache.mu: short, and no system call but close is made under them. dirCache.mu
+//     comes after nodesMu.
+package overlay

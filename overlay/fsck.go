@@ -1,0 +1,157 @@
+package overlay
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/hyperfs/hyperfs/checkpoint"
+	"github.com/hyperfs/hyperfs/internal/errs"
+	"github.com/hyperfs/hyperfs/strategy"
+)
+
+// Fsck proves the store's invariants, and gives what does not hold: every active checkpoint could be rolled back to;
+// every preimage is there and, with deep, also those that no rollback would need have the bytes that were saved; the log is consistent in itself; nothing in the trash or
+// the backups is without a record. What a drop or a rollback has left to be freed is freed first; nothing else is changed.
+func (w *Workspace) Fsck(ctx context.Context, deep bool) ([]Problem, error) {
+	leave, err := w.enter("fsck", false)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	if _, err := w.collect(ctx); err != nil {
+		return nil, errs.Ensure("fsck", "", err)
+	}
+	w.tree.mu.Lock()
+	defer w.tree.mu.Unlock()
+	f := &fsck{w: w, t: w.tree, deep: deep, seen: map[Problem]bool{}}
+	for _, check := range []func(context.Context) error{f.log, f.checkpoints, f.trash, f.backups} {
+		if err := ctx.Err(); err != nil {
+			return f.problems, err
+		}
+		if err := check(ctx); err != nil {
+			return f.problems, errs.Ensure("fsck", "", err)
+		}
+	}
+	return f.problems, nil
+}
+
+type fsck struct {
+	w        *Workspace
+	t        *Tree
+	deep     bool
+	all      *checkpoint.Named
+	problems []Problem
+	seen     map[Problem]bool
+}
+
+func (f *fsck) found(where, format string, args ...any) {
+	p := Problem{where, fmt.Sprintf(format, args...)}
+	if !f.seen[p] {
+		f.seen[p] = true
+		f.problems = append(f.problems, p)
+	}
+}
+
+// log checks the records by themselves.
+func (f *fsck) log(context.Context) (err error) {
+	if f.all, err = f.w.store.All(); err != nil {
+		f.found("undo log", "it can't be read: %v", err)
+		f.all = &checkpoint.Named{}
+		return nil
+	}
+	return f.w.store.CheckReverse(func(what string) { f.found("undo log", "%s", what) })
+}
+
+// checkpoints plans a rollback to every active one.
+func (f *fsck) checkpoints(ctx context.Context) error {
+	for _, c := range f.w.all(func(c *checkpoint.Checkpoint) bool { return c.Status == checkpoint.Active }) {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if c.Epoch == 0 || c.Epoch > f.t.epoch {
+			f.found(c.ID, "its epoch is %d, and the current one is %d", c.Epoch, f.t.epoch)
+			continue
+		}
+		if c.Parent != "" {
+			if _, err := f.w.Get(c.Parent); err != nil && f.w.isYoung(c.Parent) {
+				f.found(c.ID, "its parent %s has no record", c.Parent)
+			}
+		}
+		if err := f.plan(c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// isYoung reports whether a checkpoint's record can't have been forgotten yet.
+func (w *Workspace) isYoung(id string) bool {
+	w.list.RLock()
+	defer w.list.RUnlock()
+	for other, c := range w.checkpoints {
+		if c.Status != checkpoint.Active && strings.Compare(other, id) < 0 {
+			return true
+		}
+	}
+	return false
+}
+
+func (f *fsck) plan(c checkpoint.Checkpoint) error {
+	fold, err := f.w.store.Fold(c.Epoch, 0)
+	if err != nil {
+		f.found(c.ID, "its records can't be read: %v", err)
+		return nil
+	}
+	v := f.t.newView(fold)
+	defer v.close()
+	if _, err := f.t.makePlan(v); err != nil {
+		f.found(c.ID, "a rollback would fail: %v", err)
+	}
+	return nil
+}
+
+func (f *fsck) content(where string, ref strategy.Ref) {
+	if err := f.t.tier.verify(ref); err != nil {
+		f.found(where, "the preimage can't be used: %v", err)
+	}
+}
+
+func (f *fsck) trash(context.Context) error {
+	named := map[string]bool{}
+	for id := range f.all.Occupants {
+		named[id.String()] = true
+	}
+	var extra []string
+	err := eachName(f.t.trashFd, func(name string) error {
+		if !named[name] {
+			extra = append(extra, name)
+		}
+		return nil
+	})
+	slices.Sort(extra)
+	for _, name := range extra {
+		f.found("trash/"+name, "no record names it; `hyperfs gc` frees it")
+	}
+	return err
+}
+
+func (f *fsck) backups(context.Context) error {
+	have := map[string]bool{}
+	err := f.w.tiers.List(func(name string, _ int64) error {
+		have[name] = true
+		if _, ok := f.all.Contents[name]; !ok {
+			f.found("backup/"+name, "no record names it; `hyperfs gc` frees it")
+		}
+		return nil
+	})
+	for name, ref := range f.all.Contents {
+		if !have[name] {
+			f.found("backup/"+name, "a record names it and it is missing")
+		} else if f.deep {
+			f.content("backup/"+name, ref)
+		}
+	}
+	return err
+}

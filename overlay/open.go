@@ -1,0 +1,393 @@
+package overlay
+
+import (
+	"slices"
+
+	"github.com/hyperfs/hyperfs/checkpoint"
+	"github.com/hyperfs/hyperfs/internal/crash"
+	"golang.org/x/sys/unix"
+)
+
+// Handle is an open regular file. Its methods may be called concurrently, but none after Release.
+type Handle struct {
+	t        *Tree
+	node     *Node
+	fd       int
+	writable bool
+	direct   bool
+}
+
+// Node gives what the handle has open.
+func (h *Handle) Node() *Node { return h.node }
+
+// Direct reports whether reads and writes may bypass the handle.
+func (h *Handle) Direct() bool { return h.direct }
+
+// Fd gives the descriptor of the file underneath, to register it for passthrough or to splice from. It is valid until Release.
+func (h *Handle) Fd() int { return h.fd }
+
+const (
+	// directCopyMax is the size up to which a preimage is copied at the open, so that writes may bypass the
+	// daemon. A larger file, that may be opened for writing and never written, is copied at the first write, which the daemon must see then.
+	directCopyMax = 1 << 20
+	// replaceMin is the size from which truncating a file to nothing replaces its inode, so that the old one needs no copy.
+	replaceMin = 64 << 10
+)
+
+// openMask is what is left to the lower of a caller's flags: the kernel gives each write its offset, and
+// neither O_DIRECT's alignment nor O_NOATIME's rights are the daemon's.
+const openMask = ^(unix.O_CREAT | unix.O_EXCL | unix.O_NOCTTY | unix.O_APPEND | unix.O_DIRECT | unix.O_NOATIME | unix.O_TRUNC)
+
+func wantsWrite(flags int) bool { return flags&unix.O_ACCMODE != unix.O_RDONLY }
+
+// Open opens a regular file. direct asks that reads and writes may bypass the daemon: then the preimage is made safe at once if
+// the handle can write. Handle.Direct tells whether that was granted. It is always granted while another direct handle
+// of the node is open.
+func (t *Tree) Open(n *Node, flags int, direct bool, c *Caller) (*Handle, error) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	if n.dir {
+		return nil, unix.EISDIR
+	}
+	write := wantsWrite(flags)
+	if n.foreign && (write || flags&unix.O_TRUNC != 0) {
+		return nil, unix.EROFS
+	}
+	if !write && flags&unix.O_TRUNC == 0 {
+		fd, err := t.openData(n, flags)
+		if err != nil {
+			return nil, err
+		}
+		return t.newHandle(n, fd, false, direct), nil
+	}
+	t.stir()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return t.openForWrite(n, flags, direct)
+}
+
+// openForWrite makes safe what the open, or writes past the daemon, may change. The caller holds n.mu.
+func (t *Tree) openForWrite(n *Node, flags int, direct bool) (*Handle, error) {
+	if err := t.copyUpNode(n); err != nil {
+		return nil, err
+	}
+	if flags&unix.O_TRUNC != 0 {
+		if replaced, err := t.replaceForTruncate(n); err != nil {
+			return nil, err
+		} else if !replaced {
+			if err := t.protectContent(n); err != nil {
+				return nil, err
+			}
+		}
+	} else if direct {
+		var err error
+		if direct, err = t.protectForDirect(n); err != nil {
+			return nil, err
+		}
+	}
+	fd, err := t.openData(n, flags)
+	if err != nil {
+		return nil, err
+	}
+	if flags&unix.O_TRUNC != 0 {
+		if err := truncateFd(fd, flags); err != nil {
+			_ = unix.Close(fd)
+			return nil, err
+		}
+	}
+	return t.newHandle(n, fd, wantsWrite(flags), direct), nil
+}
+
+// truncateFd empties an open file. open(2) with O_TRUNC and O_RDONLY empties it too, but ftruncate takes a writable one.
+func truncateFd(fd, flags int) error {
+	if wantsWrite(flags) {
+		return unix.Ftruncate(fd, 0)
+	}
+	return unix.Truncate(procPath(fd), 0)
+}
+
+// protectForDirect makes the content safe for writes that the daemon won't see, unless the copy is not worth it.
+func (t *Tree) protectForDirect(n *Node) (bool, error) {
+	if !t.protecting || n.newIn.Load() == uint64(t.epoch) || n.contentIn.Load() == uint64(t.epoch) {
+		return true, nil
+	}
+	if !t.cheapSave() && !t.hasDirect(n) {
+		var st unix.Statx_t
+		if err := t.statOpen(n, nil, &st); err != nil {
+			return false, err
+		}
+		if st.Size > directCopyMax {
+			return false, nil
+		}
+	}
+	return true, t.protectContent(n)
+}
+
+func (t *Tree) hasDirect(n *Node) bool {
+	t.openMu.Lock()
+	defer t.openMu.Unlock()
+	return n.direct > 0
+}
+
+// openData opens the file underneath, through another handle if it has no name any more.
+func (t *Tree) openData(n *Node, flags int) (int, error) {
+	flags &= openMask
+	fd, err := t.openNode(n, flags|unix.O_NONBLOCK)
+	if err != unix.ESTALE {
+		return fd, err
+	}
+	return t.reopenHandle(n, flags)
+}
+
+// reopenHandle opens a file that is open already and may have no name any more.
+func (t *Tree) reopenHandle(n *Node, flags int) (int, error) {
+	any, err := t.dupHandle(n)
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(any)
+	return unix.Open(procPath(any), flags|unix.O_CLOEXEC, 0)
+}
+
+func (t *Tree) newHandle(n *Node, fd int, write, direct bool) *Handle {
+	h := &Handle{t: t, node: n, fd: fd, writable: write, direct: direct}
+	t.pin(n)
+	t.openMu.Lock()
+	n.handles = append(n.handles, h)
+	if direct {
+		n.direct++
+	}
+	if write {
+		t.openFiles[n] = struct{}{}
+	}
+	t.openMu.Unlock()
+	t.handleCount.Add(1)
+	return h
+}
+
+// Release closes the handle.
+func (h *Handle) Release() {
+	t, n := h.t, h.node
+	t.openMu.Lock()
+	if i := slices.Index(n.handles, h); i >= 0 {
+		n.handles = slices.Delete(n.handles, i, i+1)
+	}
+	if h.direct {
+		n.direct--
+	}
+	if h.writable && !slices.ContainsFunc(n.handles, func(o *Handle) bool { return o.writable }) {
+		delete(t.openFiles, n)
+	}
+	t.openMu.Unlock()
+	_ = unix.Close(h.fd)
+	t.handleCount.Add(-1)
+	t.unpin(n)
+}
+
+// isOpen reports whether n has handles.
+func (t *Tree) isOpen(n *Node) bool {
+	t.openMu.Lock()
+	defer t.openMu.Unlock()
+	return len(n.handles) > 0
+}
+
+// dupHandle gives a descriptor of a file that is open, whatever its mode. The caller closes it.
+func (t *Tree) dupHandle(n *Node) (int, error) {
+	t.openMu.Lock()
+	defer t.openMu.Unlock()
+	if len(n.handles) == 0 {
+		return -1, unix.ESTALE
+	}
+	h := n.handles[0]
+	for _, o := range n.handles {
+		if o.writable {
+			h = o
+		}
+	}
+	return unix.FcntlInt(uintptr(h.fd), unix.F_DUPFD_CLOEXEC, 0)
+}
+
+// lastStat tells how a node ended that has neither a name nor a handle.
+func (t *Tree) lastStat(n *Node, st *unix.Statx_t) error {
+	t.nodesMu.RLock()
+	defer t.nodesMu.RUnlock()
+	if n.last == nil {
+		return unix.ESTALE
+	}
+	*st = *n.last
+	return nil
+}
+
+// Create makes and opens a regular file. It adds a reference to the node that it gives. Where the slot is taken, it
+// fails with EEXIST, whatever the flags.
+func (t *Tree) Create(dir *Node, name string, flags int, mode uint32, direct bool, c *Caller) (*Node, *Handle, Attr, error) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	fd := -1
+	n, a, err := t.create(made{dir, name, mode, c}, func(dirfd int, mode uint32) (err error) {
+		fd, err = unix.Openat(dirfd, name, flags&openMask|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, mode)
+		return err
+	})
+	if err != nil {
+		if fd >= 0 {
+			_ = unix.Close(fd)
+		}
+		return nil, nil, Attr{}, err
+	}
+	return n, t.newHandle(n, fd, wantsWrite(flags), direct), a, nil
+}
+
+// Tmpfile makes and opens a regular file without a name, as open(2) does with O_TMPFILE. Link can give it one.
+func (t *Tree) Tmpfile(dir *Node, flags int, mode uint32, direct bool, c *Caller) (*Node, *Handle, Attr, error) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	if dir.foreign {
+		return nil, nil, Attr{}, unix.EROFS
+	}
+	d, err := t.openDirRef(dir)
+	if err != nil {
+		return nil, nil, Attr{}, err
+	}
+	defer d.done()
+	// Through /proc, as the kernel takes no O_PATH descriptor together with an empty name here.
+	fd, err := unix.Open(procPath(d.fd), flags&openMask&^unix.O_DIRECTORY|unix.O_TMPFILE|unix.O_CLOEXEC, t.creationMode(dir, mode, c))
+	if err != nil {
+		return nil, nil, Attr{}, err
+	}
+	var st unix.Statx_t
+	if err = statFd(fd, &st); err == nil {
+		err = t.giveTmpfile(c, d.fd, fd, &st)
+	}
+	if err != nil {
+		_ = unix.Close(fd)
+		return nil, nil, Attr{}, err
+	}
+	t.nodesMu.Lock()
+	n := t.internLocked(&st)
+	n.lookups++
+	n.dead = true
+	t.nodesMu.Unlock()
+	return n, t.newHandle(n, fd, wantsWrite(flags), direct), attrOf(&st), nil
+}
+
+func (t *Tree) giveTmpfile(c *Caller, dirfd, fd int, st *unix.Statx_t) error {
+	if c == nil || !t.privileged || c.UID == st.Uid && c.GID == st.Gid {
+		return nil
+	}
+	var parent unix.Statx_t
+	if err := statFd(dirfd, &parent); err != nil {
+		return err
+	}
+	gid := int(c.GID)
+	if parent.Mode&unix.S_ISGID != 0 {
+		gid = -1
+	}
+	if err := unix.Fchown(fd, int(c.UID), gid); err != nil {
+		return err
+	}
+	return statFd(fd, st)
+}
+
+// replaceForTruncate puts a new, empty inode in the place of an old one that is about to be emptied: the old one goes
+// to the trash whole, without a copy. It is done only where nobody can notice but by the inode number: the file has
+// one name and no handle. The caller holds n.mu.
+func (t *Tree) replaceForTruncate(n *Node) (bool, error) {
+	if !t.protecting || !n.regular || t.cheapSave() || n.newIn.Load() == uint64(t.epoch) ||
+		n.contentIn.Load() == uint64(t.epoch) || t.isOpen(n) {
+		return false, nil
+	}
+	parent, name, ok := t.slotOf(n)
+	if !ok {
+		return false, nil
+	}
+	var st unix.Statx_t
+	if err := t.stat(n, &st); err != nil {
+		return false, err
+	}
+	if st.Nlink != 1 || st.Size < replaceMin {
+		return false, nil
+	}
+	parent.mu.Lock()
+	defer parent.mu.Unlock()
+	if p, nm, ok := t.slotOf(n); !ok || p != parent || nm != name {
+		return false, nil // renamed meanwhile
+	}
+	return t.replaceInode(n, parent, name, &st)
+}
+
+// replaceInode does it. Whatever stands in its way is left to a copy, but a failure of the log.
+func (t *Tree) replaceInode(n, parent *Node, name string, st *unix.Statx_t) (bool, error) {
+	isNew := false
+	err := t.record(func(l *logTx) (err error) {
+		isNew, err = t.isNew(l, n)
+		return err
+	})
+	if err != nil || isNew {
+		return false, err
+	}
+	d, err := t.openDirRef(parent)
+	if err != nil {
+		return false, err
+	}
+	defer d.done()
+	tmp, err := t.emptyTwin(n, st)
+	if err != nil {
+		return false, nil
+	}
+	var dirSt, tmpSt unix.Statx_t
+	ok := statFd(d.fd, &dirSt) == nil && statAt(t.tmpFd, tmp, &tmpSt) == nil && unix.Faccessat(d.fd, ".", unix.W_OK, unix.AT_EACCESS) == nil
+	if ok {
+		if err := t.record(func(l *logTx) error { return t.recordSlot(l, parent, name, t.occupantOf(st)) }); err != nil {
+			_ = unix.Unlinkat(t.tmpFd, tmp, 0)
+			return false, err
+		}
+		id := t.idOf(st)
+		crash.Point("truncate-recorded")
+		linked, err := t.linkToTrash(d.fd, name, id)
+		crash.Point("truncate-linked")
+		ok = err == nil
+		if ok {
+			if err := unix.Renameat(t.tmpFd, tmp, d.fd, name); err != nil {
+				ok = false
+				if linked {
+					_ = unix.Unlinkat(t.trashFd, id.String(), 0)
+				}
+			}
+		}
+	}
+	if !ok {
+		_ = unix.Unlinkat(t.tmpFd, tmp, 0)
+		return false, nil
+	}
+	_ = setMtime(d.fd, nsOf(dirSt.Mtime)) // writing a file does not change its directory
+	t.replaceIdentity(n, t.idOf(&tmpSt))
+	n.attrIn.Store(0)
+	n.contentIn.Store(0)
+	n.xattrIn.Store(0)
+	n.oldIn.Store(0)
+	n.newIn.Store(uint64(t.epoch))
+	t.notifyLater(parent, func() { t.notifier.InvalInode(parent) }) // its listing shows the old inode number
+	return true, nil
+}
+
+// emptyTwin makes an empty file in the store that has mode, owner and xattrs of n.
+func (t *Tree) emptyTwin(n *Node, st *unix.Statx_t) (name string, err error) {
+	xs, err := t.readXattrs(n)
+	if err != nil {
+		return "", err
+	}
+	name = t.tempName()
+	fd, err := unix.Openat(t.tmpFd, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return "", err
+	}
+	defer unix.Close(fd)
+	a := checkpoint.Attr{Mode: uint32(st.Mode), UID: st.Uid, GID: st.Gid, Mtime: nsOf(st.Mtime)}
+	if err = applyOwnerAndMode(fd, a); err == nil {
+		err = applyXattrs(procPath(fd), xs)
+	}
+	if err != nil {
+		_ = unix.Unlinkat(t.tmpFd, name, 0)
+	}
+	return name, err
+}

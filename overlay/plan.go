@@ -1,0 +1,375 @@
+package overlay
+
+import (
+	"fmt"
+
+	"github.com/hyperfs/hyperfs/checkpoint"
+	"github.com/hyperfs/hyperfs/internal/errs"
+	"golang.org/x/sys/unix"
+)
+
+// plan is what a rollback has to do. Making it changes nothing.
+type plan struct {
+	t       *Tree
+	view    *view
+	slots   []*slotChange
+	inodes  []*inodeRestore
+	wanted  map[checkpoint.ID]int    // of an inode: +1 for each slot that gets it, -1 for each that loses it
+	changes map[checkpoint.Slot]bool // the slots in slots
+	remake  []checkpoint.ID          // directories that have to be made anew first; the plan is made again after that
+}
+
+// slotChange is a slot that holds something else than it did.
+type slotChange struct {
+	slot checkpoint.Slot
+	dir  *Node
+	held checkpoint.Occupant // now; zero is nothing
+	want checkpoint.Occupant // at the checkpoint; zero is nothing
+}
+
+// inodeRestore is an inode whose attributes or content have to be put back.
+type inodeRestore struct {
+	id      checkpoint.ID
+	node    *Node
+	slot    checkpoint.Slot // where it was at the checkpoint
+	attr    checkpoint.Attr
+	xattrs  []checkpoint.Xattr
+	hasX    bool
+	content *checkpoint.Content
+	replace bool // its content is put back by another inode in its slot
+}
+
+// integrity says that a preimage is not what it was.
+func integrity(path, format string, args ...any) error {
+	return errs.New(errs.Integrity, "rollback", path, format, args...).
+		WithHint("nothing was changed; `hyperfs fsck` lists all damage, `hyperfs drop` gives a checkpoint up")
+}
+
+// makePlan finds out what differs from the view, and proves that every preimage is there and is what was saved.
+func (t *Tree) makePlan(v *view) (*plan, error) {
+	p := &plan{t: t, view: v, wanted: map[checkpoint.ID]int{}, changes: map[checkpoint.Slot]bool{}}
+	if err := p.checkOutside(); err != nil {
+		return nil, err
+	}
+	if err := p.planSlots(); err != nil {
+		return nil, err
+	}
+	if err := p.planWanted(); err != nil {
+		return nil, err
+	}
+	if err := p.takeOutLinks(); err != nil {
+		return nil, err
+	}
+	if len(p.remake) > 0 {
+		return p, p.verifyContents()
+	}
+	return p, p.planInodes()
+}
+
+// checkOutside refuses what was changed while nobody watched and has no preimage from before.
+func (p *plan) checkOutside() error {
+	for _, id := range sortedByPath(p.view.fold.Outside) {
+		if _, saved := p.view.fold.Contents[id]; saved {
+			continue
+		}
+		return errs.New(errs.Integrity, "rollback", p.view.fold.Outside[id], "it was changed while hyperfs was not running, and what it was before is not known").
+			WithHint("`hyperfs drop` the checkpoint, or make a new one and go on from here")
+	}
+	return nil
+}
+
+func (p *plan) planSlots() error {
+	for slot, want := range p.view.fold.Slots {
+		alive, err := p.view.dirAlive(slot.Dir)
+		if err != nil {
+			return err
+		}
+		if !alive {
+			if err := p.takeOutLink(slot); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := p.planSlot(slot, want); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *plan) planSlot(slot checkpoint.Slot, want checkpoint.Occupant) error {
+	dir, err := p.view.find(slot.Dir)
+	if err != nil {
+		return err
+	}
+	if dir == nil {
+		return p.missingDir(slot.Dir)
+	}
+	st, err := p.view.live(slot)
+	if err != nil {
+		return err
+	}
+	c := &slotChange{slot: slot, dir: dir, want: want}
+	if st != nil {
+		c.held = p.t.occupantOf(st)
+	}
+	if c.held.ID != want.ID {
+		p.change(c)
+	}
+	return nil
+}
+
+// missingDir notes a directory that was removed and could not be kept; its attributes are in the log.
+func (p *plan) missingDir(id checkpoint.ID) error {
+	if a, ok := p.view.fold.Attrs[id]; !ok || p.t.canMoveDirs || a.Mode&unix.S_IFMT != unix.S_IFDIR {
+		return integrity(p.pathOf(id), "the old directory is missing")
+	}
+	for _, have := range p.remake {
+		if have == id {
+			return nil
+		}
+	}
+	p.remake = append(p.remake, id)
+	return nil
+}
+
+// planWanted finds everything that has to be put back. What sits where it must not stay, in a directory that the
+// checkpoint did not have, is taken out of there.
+func (p *plan) planWanted() error {
+	seen := map[checkpoint.ID]bool{}
+	for _, c := range p.slots {
+		if c.want.ID.IsZero() || seen[c.want.ID] {
+			continue
+		}
+		seen[c.want.ID] = true
+		n, err := p.view.find(c.want.ID)
+		if err != nil {
+			return err
+		}
+		if n == nil && c.want.Mode&unix.S_IFMT == unix.S_IFDIR {
+			if err := p.missingDir(c.want.ID); err != nil {
+				return err
+			}
+			continue
+		}
+		if n == nil {
+			return integrity(p.slotPath(c.slot), "the old file is missing")
+		}
+		if err := p.checkKept(c, n); err != nil {
+			return err
+		}
+		if err := p.takeOut(n, c.want.ID); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkKept proves that an old file that was put aside is as it was.
+func (p *plan) checkKept(c *slotChange, n *Node) error {
+	if c.want.Mode&unix.S_IFMT != unix.S_IFREG {
+		return nil
+	}
+	var st unix.Statx_t
+	if err := p.t.statOpen(n, nil, &st); err != nil {
+		return integrity(p.slotPath(c.slot), "the old file can't be examined: %w", err)
+	}
+	if _, saved := p.view.fold.Contents[c.want.ID]; saved {
+		return nil
+	}
+	if int64(st.Size) != c.want.Size {
+		return integrity(p.slotPath(c.slot), "the old file has %d bytes and should have %d", st.Size, c.want.Size)
+	}
+	if _, touched := p.view.fold.Attrs[c.want.ID]; !touched && nsOf(st.Mtime) != c.want.Mtime {
+		return integrity(p.slotPath(c.slot), "the old file was changed behind hyperfs")
+	}
+	return nil
+}
+
+// takeOutLinks frees old inodes from names that they were given since, in directories that the checkpoint did not have.
+func (p *plan) takeOutLinks() error {
+	for id, slots := range p.view.fold.Linked {
+		noted, err := p.view.noted(id)
+		if err != nil {
+			return err
+		}
+		for _, s := range append(noted, slots...) {
+			alive, err := p.view.dirAlive(s.Dir)
+			if err != nil {
+				return err
+			}
+			if alive {
+				continue
+			}
+			if err := p.takeOutLink(s); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// takeOutLink plans to empty a slot of a directory that the checkpoint did not have, if that holds one of several names
+// of a file: with the directory, it would go to the trash and be counted there.
+func (p *plan) takeOutLink(s checkpoint.Slot) error {
+	if p.changes[s] {
+		return nil
+	}
+	dir, err := p.view.find(s.Dir)
+	if err != nil || dir == nil || !dir.dir {
+		return err
+	}
+	st, err := p.view.live(s)
+	if err != nil || st == nil || isDir(st) || st.Nlink < 2 {
+		return err
+	}
+	p.change(&slotChange{slot: s, dir: dir, held: p.t.occupantOf(st)})
+	return nil
+}
+
+// change adds a slot to the plan, once.
+func (p *plan) change(c *slotChange) {
+	if p.changes[c.slot] {
+		return
+	}
+	p.changes[c.slot] = true
+	p.view.saw(c.held.ID, c.slot)
+	p.wanted[c.held.ID]--
+	p.wanted[c.want.ID]++
+	p.slots = append(p.slots, c)
+}
+
+func (p *plan) takeOut(n *Node, id checkpoint.ID) error {
+	for _, s := range p.t.slotsOf(n) {
+		alive, err := p.view.dirAlive(s.Dir)
+		if err != nil {
+			return err
+		}
+		if alive { // it belongs there, or the slot is one of those that change
+			continue
+		}
+		dir, err := p.view.find(s.Dir)
+		if err != nil {
+			return err
+		}
+		st, err := p.view.live(s)
+		if err != nil {
+			return err
+		}
+		if dir == nil || st == nil || p.t.idOf(st) != id {
+			continue
+		}
+		p.change(&slotChange{slot: s, dir: dir, held: p.t.occupantOf(st)})
+	}
+	return nil
+}
+
+func (p *plan) planInodes() error {
+	for id, a := range p.view.fold.Attrs {
+		slot, ok, err := p.slotInState(id)
+		if err != nil {
+			return err
+		}
+		if !ok {
+			continue
+		}
+		r := &inodeRestore{id: id, slot: slot, attr: a}
+		if err := p.planInode(r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// slotInState gives where an inode was; the root is in no slot. A file with names that nobody knows of counts as part of
+// the state: it is better restored once too often.
+func (p *plan) slotInState(id checkpoint.ID) (checkpoint.Slot, bool, error) {
+	if id == p.t.root.id {
+		return checkpoint.Slot{}, true, nil
+	}
+	slot, ok, err := p.view.slotOf(id)
+	if err != nil || ok {
+		return slot, ok, err
+	}
+	n, err := p.view.find(id)
+	if err != nil || n == nil || n.dir {
+		return slot, false, err
+	}
+	var st unix.Statx_t
+	if err := p.t.statOpen(n, nil, &st); err != nil {
+		return slot, false, nil
+	}
+	known := len(p.t.slotsOf(n))
+	if p.t.inTrash(id) {
+		known++
+	}
+	return slot, int(st.Nlink) > known, nil
+}
+
+func (p *plan) planInode(r *inodeRestore) error {
+	n, err := p.view.find(r.id)
+	if err != nil {
+		return err
+	}
+	if n == nil {
+		return integrity(p.slotPath(r.slot), "it is missing")
+	}
+	r.node = n
+	var st unix.Statx_t
+	if err := p.t.statOpen(n, nil, &st); err != nil {
+		return integrity(p.slotPath(r.slot), "it can't be examined: %w", err)
+	}
+	if done := r.slot.Name != "" && p.replacedAlready(r); done || unchanged(&st, r.attr) {
+		return nil
+	}
+	r.xattrs, r.hasX = p.view.fold.Xattrs[r.id]
+	if c, ok := p.view.fold.Contents[r.id]; ok {
+		if err := p.t.tier.verify(c.Ref); err != nil {
+			return integrity(p.slotPath(r.slot), "its preimage can't be used: %w", err)
+		}
+		r.content = &c
+		r.replace = r.slot.Name != "" && !p.t.isOpen(n) && p.namesAfter(r.id, &st) == 1
+	}
+	p.inodes = append(p.inodes, r)
+	return nil
+}
+
+// namesAfter gives how many names an inode will have when all slots hold what they should.
+func (p *plan) namesAfter(id checkpoint.ID, st *unix.Statx_t) int {
+	return int(p.t.visible(st).Nlink) + p.wanted[id]
+}
+
+// replacedAlready reports, when a rollback is resumed, whether another inode has taken over already.
+func (p *plan) replacedAlready(r *inodeRestore) bool {
+	before, ok := p.view.before[r.id]
+	if !ok || before != r.slot {
+		return false
+	}
+	st, err := p.view.live(r.slot)
+	return err == nil && st != nil && p.t.idOf(st) != r.id
+}
+
+func (p *plan) verifyContents() error {
+	for id, c := range p.view.fold.Contents {
+		if err := p.t.tier.verify(c.Ref); err != nil {
+			return integrity(p.pathOf(id), "its preimage can't be used: %w", err)
+		}
+	}
+	return nil
+}
+
+func (p *plan) slotPath(s checkpoint.Slot) string {
+	path, err := p.view.path(s)
+	if err != nil {
+		return s.Name
+	}
+	return path
+}
+
+func (p *plan) pathOf(id checkpoint.ID) string {
+	slot, ok, err := p.view.slotOf(id)
+	if err != nil || !ok {
+		return fmt.Sprintf("(inode %d)", id.Ino)
+	}
+	return p.slotPath(slot)
+}

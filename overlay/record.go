@@ -1,0 +1,409 @@
+package overlay
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/hyperfs/hyperfs/checkpoint"
+	"github.com/hyperfs/hyperfs/internal/crash"
+	"golang.org/x/sys/unix"
+)
+
+// logTx is a transaction on the undo log that remembers what the nodes may be told once it is committed.
+type logTx struct {
+	*checkpoint.Tx
+	marks []mark
+}
+
+type mark struct {
+	flag  *atomic.Uint64
+	value uint64
+}
+
+func (l *logTx) mark(flag *atomic.Uint64, value uint64) {
+	l.marks = append(l.marks, mark{flag, value})
+}
+
+// record commits what fn writes to the undo log. When it returns nil, the records are there.
+func (t *Tree) record(fn func(*logTx) error) error {
+	var l logTx
+	err := t.store.Update(func(tx *checkpoint.Tx) error {
+		l = logTx{Tx: tx}
+		return fn(&l)
+	})
+	if err != nil {
+		return t.logFailure(err)
+	}
+	for _, m := range l.marks {
+		m.flag.Store(m.value)
+	}
+	return nil
+}
+
+// logFailure turns a failure of the store into what the program gets: a change that can't be recorded is not made.
+func (t *Tree) logFailure(err error) error {
+	var errno unix.Errno
+	if errors.As(err, &errno) {
+		return errno
+	}
+	t.log.Error("the undo log can't be written", "err", err)
+	return unix.EIO
+}
+
+// isNew reports whether n came to be in this epoch, so that no checkpoint knows it. See doc.go for the rule.
+func (t *Tree) isNew(l *logTx, n *Node) (bool, error) {
+	e := uint64(t.epoch)
+	if n == t.root || n.oldIn.Load() == e {
+		return false, nil
+	}
+	if n.newIn.Load() == e {
+		return true, nil
+	}
+	t.nodesMu.RLock()
+	id, parent, name, dead := n.id, n.parent, n.name, n.dead
+	t.nodesMu.RUnlock()
+	if parent == nil {
+		return dead, nil // without a name no checkpoint has it; in the trash one may
+	}
+	isNew := false
+	old, err := l.MarkedOld(t.epoch, id)
+	if err != nil {
+		return false, err
+	}
+	if !old {
+		if isNew, err = t.covered(l, parent, name); err != nil {
+			return false, err
+		}
+	}
+	if isNew {
+		l.mark(&n.newIn, e)
+	} else {
+		l.mark(&n.oldIn, e)
+	}
+	return isNew, nil
+}
+
+// isNewAt is isNew for what a slot holds, whether it has a node or not.
+func (t *Tree) isNewAt(l *logTx, dir *Node, name string, id checkpoint.ID) (bool, error) {
+	if n := t.known(id); n != nil {
+		return t.isNew(l, n)
+	}
+	if old, err := l.MarkedOld(t.epoch, id); err != nil || old {
+		return false, err
+	}
+	return t.covered(l, dir, name)
+}
+
+// covered reports whether this epoch needs no record of the slot any more.
+func (t *Tree) covered(l *logTx, dir *Node, name string) (bool, error) {
+	isNew, err := t.isNew(l, dir)
+	if err != nil || isNew {
+		return isNew, err
+	}
+	return l.HasSlot(t.epoch, checkpoint.Slot{Dir: t.identity(dir), Name: name})
+}
+
+// recordSlot notes what a slot holds before its first change in the epoch, and the attributes of its directory, whose
+// modification time is about to change. The caller holds dir.mu.
+func (t *Tree) recordSlot(l *logTx, dir *Node, name string, held checkpoint.Occupant) error {
+	if covered, err := t.covered(l, dir, name); err != nil || covered {
+		return err
+	}
+	if err := t.recordAttr(l, dir); err != nil {
+		return err
+	}
+	if err := t.ensureLoc(l, dir); err != nil {
+		return err
+	}
+	return l.PutSlot(t.epoch, checkpoint.Slot{Dir: t.identity(dir), Name: name}, held)
+}
+
+// recordAttr notes the attributes of an old inode before their first change in the epoch. The caller holds n.mu.
+func (t *Tree) recordAttr(l *logTx, n *Node) error {
+	if n.attrIn.Load() == uint64(t.epoch) {
+		return nil
+	}
+	if isNew, err := t.isNew(l, n); err != nil || isNew {
+		return err
+	}
+	id := t.identity(n)
+	has, err := l.HasAttr(t.epoch, id)
+	if err != nil {
+		return err
+	}
+	if !has {
+		var st unix.Statx_t
+		if err := t.statOpen(n, nil, &st); err != nil {
+			return err
+		}
+		at, err := t.slotFor(l, n)
+		if err != nil {
+			return err
+		}
+		a := t.attrRecord(&st, at)
+		if t.hasDirect(n) {
+			a.Ctime = 0 // a page that a mapping has dirtied already can change without a change of ctime
+		}
+		if err := l.PutAttr(t.epoch, id, a); err != nil {
+			return err
+		}
+	}
+	l.mark(&n.attrIn, uint64(t.epoch))
+	return nil
+}
+
+// slotFor gives the slot of n, and sees to it that its directory can be found again. It is zero for the root and for
+// what is in the trash.
+func (t *Tree) slotFor(l *logTx, n *Node) (checkpoint.Slot, error) {
+	parent, name, ok := t.slotOf(n)
+	if !ok {
+		return checkpoint.Slot{}, nil
+	}
+	return checkpoint.Slot{Dir: t.identity(parent), Name: name}, t.ensureLoc(l, parent)
+}
+
+// racyWindow is how coarse a filesystem's clock may be: two changes that lie closer together can have one ctime.
+const racyWindow = 50 * time.Millisecond
+
+func (t *Tree) attrRecord(st *unix.Statx_t, at checkpoint.Slot) checkpoint.Attr {
+	a := checkpoint.Attr{
+		At: at, Mode: uint32(st.Mode), UID: st.Uid, GID: st.Gid, Rdev: unix.Mkdev(st.Rdev_major, st.Rdev_minor),
+		Size: int64(st.Size), Mtime: nsOf(st.Mtime), Ctime: nsOf(st.Ctime), Nlink: st.Nlink,
+	}
+	if time.Since(time.Unix(0, a.Ctime)) < racyWindow {
+		a.Ctime = 0
+	}
+	return a
+}
+
+// unchanged reports whether nothing at all has happened to an inode since its attribute record was made.
+func unchanged(st *unix.Statx_t, a checkpoint.Attr) bool {
+	return a.Ctime != 0 && a.Ctime == nsOf(st.Ctime)
+}
+
+// ensureLoc sees to it that the store can find a directory again: it and all its ancestors have a location.
+func (t *Tree) ensureLoc(l *logTx, dir *Node) error {
+	for n := dir; n != t.root && n.locIn.Load() != t.locGen+1; {
+		t.nodesMu.RLock()
+		id, parent, name := n.id, n.parent, n.name
+		var parentID checkpoint.ID
+		if parent != nil {
+			parentID = parent.id
+		}
+		t.nodesMu.RUnlock()
+		if parent == nil { // in the trash, where its identity is its name
+			return nil
+		}
+		has, err := l.HasLoc(id)
+		if err != nil {
+			return err
+		}
+		if !has {
+			if err := l.PutLoc(id, checkpoint.Loc{Slots: []checkpoint.Slot{{Dir: parentID, Name: name}}}); err != nil {
+				return err
+			}
+		}
+		l.mark(&n.locIn, t.locGen+1)
+		n = parent
+	}
+	return nil
+}
+
+// maxLocs is how many places are noted for an inode. A file with several names may need more than two.
+const maxLocs = 16
+
+// recordMove notes that an inode is about to go from one slot to another, so that it can be found in either. Earlier
+// notes stay behind it: whoever reads them proves what a slot holds.
+func (t *Tree) recordMove(l *logTx, id checkpoint.ID, from *Node, fromName string, to *Node, toName string) error {
+	if err := t.ensureLoc(l, to); err != nil {
+		return err
+	}
+	if err := t.ensureLoc(l, from); err != nil {
+		return err
+	}
+	return t.addLocs(l, id, checkpoint.Slot{Dir: t.identity(to), Name: toName}, checkpoint.Slot{Dir: t.identity(from), Name: fromName})
+}
+
+// addLocs puts slots in front of what is noted of an inode.
+func (t *Tree) addLocs(l *logTx, id checkpoint.ID, slots ...checkpoint.Slot) error {
+	old, _, err := l.Loc(id)
+	if err != nil {
+		return err
+	}
+	for _, s := range old.Slots {
+		if len(slots) < maxLocs && !slices.Contains(slots, s) {
+			slots = append(slots, s)
+		}
+	}
+	return l.PutLoc(id, checkpoint.Loc{Slots: slots})
+}
+
+// protectAttr makes the attributes of n safe. The caller holds n.mu.
+func (t *Tree) protectAttr(n *Node) error {
+	if !t.protecting || n.attrIn.Load() == uint64(t.epoch) || n.newIn.Load() == uint64(t.epoch) {
+		return nil
+	}
+	return t.record(func(l *logTx) error { return t.recordAttr(l, n) })
+}
+
+// protectXattrs makes the xattrs of n safe, if it has any. The caller holds n.mu.
+func (t *Tree) protectXattrs(n *Node) error { return t.protectXattrsOf(n, false) }
+
+// protectXattrsOf does it also, with always, if there are none: because there will be.
+func (t *Tree) protectXattrsOf(n *Node, always bool) error {
+	e := uint64(t.epoch)
+	if !t.protecting || n.xattrIn.Load() == e || n.newIn.Load() == e {
+		return nil
+	}
+	xs, err := t.readXattrs(n)
+	if err != nil {
+		return err
+	}
+	return t.record(func(l *logTx) error {
+		isNew, err := t.isNew(l, n)
+		if err != nil || isNew {
+			return err
+		}
+		id := t.identity(n)
+		has, err := l.HasXattrs(t.epoch, id)
+		if err != nil {
+			return err
+		}
+		if !has && (always || len(xs) > 0) {
+			if err := t.recordAttr(l, n); err != nil {
+				return err
+			}
+			if err := l.PutXattrs(t.epoch, id, xs); err != nil {
+				return err
+			}
+			has = true
+		}
+		if has {
+			l.mark(&n.xattrIn, e)
+		}
+		return nil
+	})
+}
+
+// protectContent makes the whole content of a regular file safe, with its attributes. The caller holds n.mu.
+func (t *Tree) protectContent(n *Node) error {
+	e := uint64(t.epoch)
+	if !t.protecting || !n.regular || n.contentIn.Load() == e || n.newIn.Load() == e {
+		return nil
+	}
+	needed := false
+	err := t.record(func(l *logTx) error {
+		isNew, err := t.isNew(l, n)
+		if err != nil || isNew {
+			return err
+		}
+		has, err := l.HasContent(t.epoch, t.identity(n))
+		if has {
+			l.mark(&n.contentIn, e)
+		}
+		needed = !has
+		return err
+	})
+	if err != nil || !needed {
+		return err
+	}
+	if err := t.protectXattrs(n); err != nil { // a write takes capabilities away
+		return err
+	}
+	return t.saveContent(n)
+}
+
+// saveContent puts the content of n away and records it. The caller holds n.mu, or Tree.mu alone.
+func (t *Tree) saveContent(n *Node) error {
+	id := t.identity(n)
+	f, err := t.openForSave(n)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	content, err := t.save(f, id)
+	if err != nil {
+		return err
+	}
+	crash.Point("content-saved")
+	defer crash.Point("content-recorded")
+	err = t.record(func(l *logTx) error {
+		if err := t.recordAttr(l, n); err != nil {
+			return err
+		}
+		if err := l.PutContent(t.epoch, id, content); err != nil {
+			return err
+		}
+		l.mark(&n.contentIn, uint64(t.epoch))
+		return nil
+	})
+	if err != nil {
+		_ = t.tier.remove(content.Ref)
+	}
+	return err
+}
+
+// save puts content away under a name that no other preimage has or had since the tree was opened.
+func (t *Tree) save(f *os.File, id checkpoint.ID) (checkpoint.Content, error) {
+	name := fmt.Sprintf("%x-%s-%x", uint64(t.epoch), id, t.tempNum.Add(1))
+	ref, err := t.tier.Save(f, name)
+	if err != nil {
+		t.log.Error("a preimage can't be saved", "err", err)
+		return checkpoint.Content{}, plainErrno(err)
+	}
+	return checkpoint.Content{Ref: ref}, nil
+}
+
+// openForSave opens a file for reading, also where its mode does not let its owner.
+func (t *Tree) openForSave(n *Node) (*os.File, error) {
+	fd, err := t.openNode(n, unix.O_RDONLY|unix.O_NONBLOCK)
+	if err == unix.ESTALE {
+		fd, err = t.reopenHandle(n, unix.O_RDONLY)
+	}
+	if err == unix.EACCES {
+		fd, err = t.openLifted(n)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), "preimage"), nil
+}
+
+// openLifted opens a file of ours that we may not read, by lifting its mode for that moment. The attribute record is made first, so that
+// rollback knows the mode if the daemon dies meanwhile.
+func (t *Tree) openLifted(n *Node) (int, error) {
+	if err := t.protectAttr(n); err != nil {
+		return -1, err
+	}
+	ref, err := t.reach(n)
+	if err != nil {
+		return -1, err
+	}
+	defer ref.done()
+	var st unix.Statx_t
+	if err := statFd(ref.fd, &st); err != nil {
+		return -1, err
+	}
+	if err := chmodFd(ref.fd, uint32(st.Mode)&0o7777|0o400); err != nil {
+		return -1, unix.EACCES
+	}
+	fd, err := unix.Open(procPath(ref.fd), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if cerr := chmodFd(ref.fd, uint32(st.Mode)&0o7777); cerr != nil && err == nil {
+		_ = unix.Close(fd)
+		return -1, cerr
+	}
+	return fd, err
+}
+
+// plainErrno gives the errno in err's chain, EIO where there is none.
+func plainErrno(err error) error {
+	var errno unix.Errno
+	if errors.As(err, &errno) {
+		return errno
+	}
+	return unix.EIO
+}

@@ -1,0 +1,138 @@
+package overlay
+
+import (
+	"strconv"
+
+	"github.com/hyperfs/hyperfs/checkpoint"
+	"github.com/hyperfs/hyperfs/internal/crash"
+	"github.com/hyperfs/hyperfs/internal/errs"
+	"github.com/hyperfs/hyperfs/strategy"
+	"golang.org/x/sys/unix"
+)
+
+// restorer carries a plan out. Every step can be run again: what is done already is found done. The caller holds Tree.mu alone.
+type restorer struct {
+	w         *Workspace
+	t         *Tree
+	target    checkpoint.Checkpoint
+	intent    intent
+	view      *view
+	plan      *plan
+	resumed   bool
+	result    RollbackResult
+	shared    []*inodeRestore // whose preimage's file is in the workspace now
+	dirsMoved bool
+	replaced  int
+	lifted    map[checkpoint.ID]uint32 // modes of directories that had to be lifted
+	restored  map[checkpoint.ID]bool   // inodes that got their attributes back
+	recorded  map[checkpoint.ID]bool   // inodes whose attributes are in the batch or in the log
+	entries   []link                   // what the kernel must forget
+	touched   []*Node
+}
+
+// remakeDirs makes the directories anew that could not be kept, and plans again with them.
+func (r *restorer) remakeDirs() error {
+	for len(r.plan.remake) > 0 {
+		for _, old := range r.plan.remake {
+			if err := r.remakeDir(old); err != nil {
+				return err
+			}
+		}
+		end := checkpoint.Epoch(r.intent.Epoch)
+		fold, err := r.w.store.Fold(r.target.Epoch, end)
+		if err != nil {
+			return err
+		}
+		before := r.view.before
+		r.view.close()
+		r.view = r.t.newView(fold)
+		r.view.before = before
+		if r.plan, err = r.t.makePlan(r.view); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *restorer) remakeDir(old checkpoint.ID) error {
+	name := r.t.tempName()
+	if err := unix.Mkdirat(r.t.tmpFd, name, 0o700); err != nil {
+		return err
+	}
+	var st unix.Statx_t
+	if err := statAt(r.t.tmpFd, name, &st); err != nil {
+		return err
+	}
+	id := r.t.idOf(&st)
+	if err := renameNoReplace(r.t.tmpFd, name, r.t.trashFd, id.String()); err != nil {
+		return err
+	}
+	return r.w.store.PutAlias(old, id)
+}
+
+// apply makes the changes: everything that is wrong is moved aside, then everything that is missing is put in its place,
+// then contents, then attributes; modification times of directories last, as all else changes them.
+func (r *restorer) apply() error {
+	r.t.stir()
+	r.lifted, r.restored = map[checkpoint.ID]uint32{}, map[checkpoint.ID]bool{}
+	for _, c := range r.plan.slots {
+		if err := r.moveAside(c); err != nil {
+			return r.failed(c.slot, err)
+		}
+		crash.Point("rollback-aside")
+	}
+	left := map[checkpoint.ID]int{}
+	for _, c := range r.plan.slots {
+		left[c.want.ID]++
+	}
+	for _, c := range r.plan.slots {
+		if err := r.put(c, left); err != nil {
+			return r.failed(c.slot, err)
+		}
+		crash.Point("rollback-put")
+	}
+	for _, dirs := range []bool{false, true} {
+		for _, i := range r.plan.inodes {
+			if i.node.dir != dirs {
+				continue
+			}
+			if err := r.restoreInode(i); err != nil {
+				return r.failed(i.slot, err)
+			}
+			crash.Point("rollback-inode")
+		}
+	}
+	if err := r.restoreDirTimes(); err != nil {
+		return err
+	}
+	return r.lower()
+}
+
+func (r *restorer) failed(s checkpoint.Slot, err error) error {
+	return errs.New(errs.Rollback, "rollback", r.plan.slotPath(s), "%w", err).
+		WithHint("mount the workspace again to finish the rollback")
+}
+
+// notify tells the kernel what to forget. The caller holds no lock of the tree.
+func (r *restorer) notify() {
+	n := r.t.notifier
+	if n == nil {
+		return
+	}
+	for _, e := range r.entries {
+		n.InvalEntry(e.parent, e.name)
+	}
+	seen := map[*Node]bool{}
+	for _, node := range r.touched {
+		if !seen[node] {
+			seen[node] = true
+			n.InvalInode(node)
+		}
+	}
+}
+
+// tempName gives a name in the store's tmp directory that nobody has used.
+func (t *Tree) tempName() string { return strconv.FormatUint(t.tempNum.Add(1), 16) }
+
+// cheapSave reports whether the tier keeps a preimage without copying it.
+func (t *Tree) cheapSave() bool { return t.tier.Kind() == strategy.Reflink }

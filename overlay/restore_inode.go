@@ -1,0 +1,212 @@
+package overlay
+
+import (
+	"os"
+
+	"github.com/hyperfs/hyperfs/checkpoint"
+	"golang.org/x/sys/unix"
+)
+
+func (r *restorer) restoreInode(i *inodeRestore) error {
+	r.result.Modified++
+	r.restored[i.id] = true
+	r.touched = append(r.touched, i.node)
+	if i.content != nil {
+		if i.replace {
+			return r.replaceInode(i)
+		}
+		if err := r.restoreInPlace(i); err != nil {
+			return err
+		}
+	}
+	ref, err := r.t.reachOpen(i.node, nil)
+	if err != nil {
+		return err
+	}
+	defer ref.done()
+	i.node.defACL.Store(0)
+	return r.restoreAttr(ref.fd, i)
+}
+
+func (r *restorer) restoreAttr(fd int, i *inodeRestore) error {
+	if err := applyOwnerAndMode(fd, i.attr); err != nil {
+		return err
+	}
+	if i.hasX {
+		if err := applyXattrs(procPath(fd), i.xattrs); err != nil {
+			return err
+		}
+		if err := applyOwnerAndMode(fd, i.attr); err != nil { // an ACL changes the mode
+			return err
+		}
+	}
+	return setMtime(fd, i.attr.Mtime)
+}
+
+// replaceInode puts the content back by putting another inode in the place of the one that was written to, which goes
+// to the trash for the undo: no content is copied where the tier can give its own file away.
+func (r *restorer) replaceInode(i *inodeRestore) error {
+	xs := i.xattrs
+	if !i.hasX {
+		var err error
+		if xs, err = r.t.readXattrs(i.node); err != nil {
+			return err
+		}
+	}
+	name := r.t.tempName()
+	share := !r.neededElsewhere(i)
+	if err := r.t.tier.materialize(i.content.Ref, r.t.tmpFd, name, share); err != nil {
+		return err
+	}
+	if err := r.dress(name, i, xs); err != nil {
+		_ = unix.Unlinkat(r.t.tmpFd, name, 0)
+		return err
+	}
+	dir, err := r.view.find(i.slot.Dir)
+	if err != nil {
+		return err
+	}
+	err = r.inDir(dir, func(fd int) error {
+		if _, err := r.t.linkToTrash(fd, i.slot.Name, i.id); err != nil {
+			if err := r.t.toTrash(fd, i.slot.Name, i.id, false); err != nil {
+				return err
+			}
+		}
+		return unix.Renameat(r.t.tmpFd, name, fd, i.slot.Name)
+	})
+	if err != nil {
+		return err
+	}
+	r.replaced++
+	if share {
+		r.shared = append(r.shared, i)
+	}
+	r.t.moved(i.id, dir, i.slot.Name, nil, "", true, false)
+	r.forget(dir, i.slot.Name)
+	return nil
+}
+
+// dress gives a staged file the attributes of the one that it stands in for.
+func (r *restorer) dress(name string, i *inodeRestore, xs []checkpoint.Xattr) error {
+	fd, err := unix.Openat(r.t.tmpFd, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	i.hasX, i.xattrs = true, xs
+	return r.restoreAttr(fd, i)
+}
+
+// neededElsewhere reports whether another checkpoint may want the preimage again.
+func (r *restorer) neededElsewhere(i *inodeRestore) bool {
+	saved := r.view.fold.Saved[i.id]
+	r.w.list.RLock()
+	defer r.w.list.RUnlock()
+	for id, c := range r.w.checkpoints {
+		if id != r.intent.Target && c.Status == checkpoint.Active && c.Epoch <= saved {
+			return true
+		}
+	}
+	return false
+}
+
+// restoreInPlace writes the content back into the inode: it has several names, or somebody has it open.
+func (r *restorer) restoreInPlace(i *inodeRestore) error {
+	fd, err := r.openForRestore(i.node)
+	if err != nil {
+		return err
+	}
+	f := os.NewFile(uintptr(fd), "restored")
+	defer f.Close()
+	return r.t.tier.restore(i.content.Ref, f)
+}
+
+func (r *restorer) openForRestore(n *Node) (int, error) {
+	fd, err := r.t.openNode(n, unix.O_RDWR|unix.O_NONBLOCK)
+	if err != unix.EACCES && err != unix.EPERM {
+		return fd, err
+	}
+	ref, err := r.t.reach(n)
+	if err != nil {
+		return -1, err
+	}
+	defer ref.done()
+	if err := chmodFd(ref.fd, 0o600); err != nil {
+		return -1, err
+	}
+	return unix.Open(procPath(ref.fd), unix.O_RDWR|unix.O_CLOEXEC, 0) // its mode comes back with its attributes
+}
+
+// freeShared takes the tier's name away from files that are in the workspace now: a write there must not reach a
+// preimage. No checkpoint needs their records any more.
+func (r *restorer) freeShared() error {
+	b := r.w.store.NewBatch()
+	defer b.Cancel()
+	for _, s := range r.shared {
+		if err := b.DeleteContent(r.view.fold.Saved[s.id], s.id); err != nil {
+			return err
+		}
+	}
+	if err := b.Flush(); err != nil {
+		return err
+	}
+	for _, s := range r.shared {
+		if err := r.t.tier.remove(s.content.Ref); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// restoreDirTimes puts the modification times of directories back that only the rollback itself has changed: by replacing
+// a file in them, or by moving them.
+func (r *restorer) restoreDirTimes() error {
+	if !r.dirsMoved && r.replaced == 0 && !r.resumed {
+		return nil
+	}
+	own, err := r.w.store.Fold(r.intent.Epoch, r.intent.Epoch+1)
+	if err != nil {
+		return err
+	}
+	for id, a := range own.Attrs {
+		if r.restored[id] || a.Mode&unix.S_IFMT != unix.S_IFDIR {
+			continue
+		}
+		n, err := r.view.find(id)
+		if err != nil {
+			return err
+		}
+		if n == nil {
+			continue
+		}
+		d, err := r.t.openDirRef(n)
+		if err != nil {
+			return err
+		}
+		err = setMtime(d.fd, a.Mtime)
+		d.done()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func applyOwnerAndMode(fd int, a checkpoint.Attr) error {
+	var st unix.Statx_t
+	if err := statFd(fd, &st); err != nil {
+		return err
+	}
+	if st.Uid != a.UID || st.Gid != a.GID {
+		if err := unix.Fchownat(fd, "", int(a.UID), int(a.GID), unix.AT_EMPTY_PATH); err != nil {
+			return err
+		}
+		if err := statFd(fd, &st); err != nil {
+			return err
+		}
+	}
+	if a.Mode&unix.S_IFMT == unix.S_IFLNK || uint32(st.Mode)&0o7777 == a.Mode&0o7777 {
+		return nil
+	}
+	return chmodFd(fd, a.Mode&0o7777)
+}

@@ -1,0 +1,164 @@
+package overlay
+
+import (
+	"slices"
+
+	"github.com/hyperfs/hyperfs/checkpoint"
+	"golang.org/x/sys/unix"
+)
+
+// recordAll writes what the undo of this rollback needs, before anything is changed.
+func (r *restorer) recordAll() error {
+	r.recorded = map[checkpoint.ID]bool{}
+	b := r.w.store.NewBatch()
+	defer b.Cancel()
+	for _, c := range r.plan.slots {
+		if err := r.recordSlot(b, c.slot, c.held); err != nil {
+			return err
+		}
+		for _, o := range []checkpoint.Occupant{c.held, c.want} {
+			if err := r.recordMovedDir(b, o); err != nil {
+				return err
+			}
+		}
+		if err := r.recordPlace(b, c); err != nil {
+			return err
+		}
+	}
+	for _, i := range r.plan.inodes {
+		if err := r.recordInode(b, i); err != nil {
+			return err
+		}
+	}
+	return b.Flush()
+}
+
+// recordMovedDir notes the attributes of a directory that is about to be moved, which may change its modification time.
+func (r *restorer) recordMovedDir(b *checkpoint.Batch, o checkpoint.Occupant) error {
+	if o.ID.IsZero() || o.Mode&unix.S_IFMT != unix.S_IFDIR {
+		return nil
+	}
+	r.dirsMoved = true
+	return r.recordAttr(b, o.ID)
+}
+
+// recordPlace notes where an inode is about to be put, before the places where it may be until then.
+func (r *restorer) recordPlace(b *checkpoint.Batch, c *slotChange) error {
+	if c.want.ID.IsZero() {
+		return nil
+	}
+	slots := []checkpoint.Slot{c.slot}
+	n, err := r.view.find(c.want.ID)
+	if err != nil {
+		return err
+	}
+	noted, err := r.view.noted(c.want.ID)
+	if err != nil {
+		return err
+	}
+	if n != nil {
+		noted = append(r.t.slotsOf(n), noted...)
+	}
+	for _, s := range noted {
+		if len(slots) < maxLocs && !slices.Contains(slots, s) {
+			slots = append(slots, s)
+		}
+	}
+	return b.PutLoc(c.want.ID, checkpoint.Loc{Slots: slots})
+}
+
+func (r *restorer) recordSlot(b *checkpoint.Batch, s checkpoint.Slot, held checkpoint.Occupant) error {
+	if r.resumed {
+		has := false
+		err := r.w.store.View(func(tx *checkpoint.Tx) (err error) { has, err = tx.HasSlot(r.intent.Epoch, s); return err })
+		if err != nil || has {
+			return err
+		}
+	}
+	if err := b.PutSlot(r.intent.Epoch, s, held); err != nil {
+		return err
+	}
+	return r.recordAttr(b, s.Dir)
+}
+
+func (r *restorer) recordAttr(b *checkpoint.Batch, id checkpoint.ID) error {
+	if r.recorded[id] {
+		return nil
+	}
+	r.recorded[id] = true
+	has := false
+	err := r.w.store.View(func(tx *checkpoint.Tx) (err error) { has, err = tx.HasAttr(r.intent.Epoch, id); return err })
+	if err != nil || has {
+		return err
+	}
+	var st unix.Statx_t
+	if err := r.view.stat(id, &st); err != nil {
+		return err
+	}
+	n, err := r.view.find(id)
+	if err != nil {
+		return err
+	}
+	var at checkpoint.Slot
+	if slots := r.t.slotsOf(n); len(slots) > 0 {
+		at = slots[0]
+	}
+	return b.PutAttr(r.intent.Epoch, id, r.t.attrRecord(&st, at))
+}
+
+func (r *restorer) recordInode(b *checkpoint.Batch, i *inodeRestore) error {
+	if err := r.recordAttr(b, i.id); err != nil {
+		return err
+	}
+	if i.hasX {
+		if err := r.recordXattrs(b, i); err != nil {
+			return err
+		}
+	}
+	if i.content == nil {
+		return nil
+	}
+	if i.replace {
+		var st unix.Statx_t
+		if err := r.t.statOpen(i.node, nil, &st); err != nil {
+			return err
+		}
+		if r.plan.changes[i.slot] {
+			return nil // the record says what the slot holds now, which is not this inode
+		}
+		return r.recordSlot(b, i.slot, r.t.occupantOf(&st))
+	}
+	return r.recordContent(b, i)
+}
+
+func (r *restorer) recordXattrs(b *checkpoint.Batch, i *inodeRestore) error {
+	has := false
+	err := r.w.store.View(func(tx *checkpoint.Tx) (err error) { has, err = tx.HasXattrs(r.intent.Epoch, i.id); return err })
+	if err != nil || has {
+		return err
+	}
+	xs, err := r.t.readXattrs(i.node)
+	if err != nil {
+		return err
+	}
+	return b.PutXattrs(r.intent.Epoch, i.id, xs)
+}
+
+// recordContent saves what is about to be overwritten in place.
+func (r *restorer) recordContent(b *checkpoint.Batch, i *inodeRestore) error {
+	has := false
+	err := r.w.store.View(func(tx *checkpoint.Tx) (err error) { has, err = tx.HasContent(r.intent.Epoch, i.id); return err })
+	if err != nil || has {
+		return err
+	}
+	f, err := r.t.openForSave(i.node)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	content, err := r.t.save(f, i.id)
+	if err != nil {
+		return err
+	}
+	return b.PutContent(r.intent.Epoch, i.id, content)
+}

@@ -1,0 +1,308 @@
+package overlay
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/hyperfs/hyperfs/checkpoint"
+	"github.com/hyperfs/hyperfs/internal/crash"
+	"github.com/hyperfs/hyperfs/internal/errs"
+)
+
+// intent says that a rollback is under way. If the daemon dies, the next one finishes it.
+type intent struct {
+	Target string           `json:"target"`
+	Undo   string           `json:"undo"`  // the undo checkpoint
+	Epoch  checkpoint.Epoch `json:"epoch"` // of what the rollback itself changes
+	Apply  bool             `json:"apply"` // all records are made; changes may have been
+	Drop   bool             `json:"drop"`  // keep no undo checkpoint
+}
+
+// Rollback makes the workspace what it was at a checkpoint; with an empty ID, at the newest one that is no undo checkpoint.
+// Everything is verified before anything is touched, and nothing is ever seen half done. What was there before can be had back with Undo.
+// Errors: NOT_FOUND, ROLLBACK for a checkpoint that is not active, INTEGRITY for a preimage that is missing or corrupt.
+func (w *Workspace) Rollback(ctx context.Context, id string, o RollbackOptions) (RollbackResult, error) {
+	leave, err := w.enter("rollback", false)
+	if err != nil {
+		return RollbackResult{}, err
+	}
+	defer leave()
+	c, err := w.target(id)
+	if err != nil {
+		return RollbackResult{}, err
+	}
+	return w.rollback(ctx, c, o, "rollback")
+}
+
+// Undo takes the last rollback back: the workspace is what it was before, but for what was changed since, which the
+// next Undo brings back. ROLLBACK says that there is nothing to undo.
+func (w *Workspace) Undo(ctx context.Context) (RollbackResult, error) {
+	leave, err := w.enter("undo", false)
+	if err != nil {
+		return RollbackResult{}, err
+	}
+	defer leave()
+	c, ok := w.undoPoint()
+	if !ok {
+		return RollbackResult{}, errs.New(errs.Rollback, "undo", "", "there is no rollback to undo")
+	}
+	return w.rollback(ctx, c, RollbackOptions{}, "undo")
+}
+
+// target gives the checkpoint to roll back to.
+func (w *Workspace) target(id string) (checkpoint.Checkpoint, error) {
+	if id == "" {
+		c, ok := w.newest()
+		if !ok {
+			return c, errs.New(errs.NotFound, "rollback", "", "there is no checkpoint").WithHint("make one with `hyperfs snapshot`")
+		}
+		return c, nil
+	}
+	c, err := w.Get(id)
+	if err != nil {
+		return c, errs.New(errs.NotFound, "rollback", id, "there is no such checkpoint").WithHint("`hyperfs list` shows them")
+	}
+	if c.Status != checkpoint.Active {
+		return c, errs.New(errs.Rollback, "rollback", id, "the checkpoint is %s", c.Status)
+	}
+	return c, nil
+}
+
+// rollback does the work. The caller holds w.admin alone.
+func (w *Workspace) rollback(ctx context.Context, c checkpoint.Checkpoint, o RollbackOptions, why string) (RollbackResult, error) {
+	start := time.Now()
+	if err := ctx.Err(); err != nil {
+		return RollbackResult{}, err
+	}
+	w.tree.flushMapped()
+	w.tree.mu.Lock()
+	r, err := w.prepare(c, o)
+	if err == nil {
+		err = r.run()
+	}
+	w.tree.mu.Unlock()
+	if r != nil {
+		r.notify()
+		defer r.view.close()
+	}
+	if err != nil {
+		return RollbackResult{}, errs.Ensure("rollback", c.ID, err)
+	}
+	res := r.result
+	res.Checkpoint, res.Duration = c.ID, time.Since(start)
+	if !o.Discard {
+		res.Undo = r.intent.Undo
+	}
+	w.events.send(Event{Type: why, Checkpoint: c.ID, Data: res})
+	w.collectInBackground()
+	return res, nil
+}
+
+// prepare plans the rollback and makes the undo checkpoint together with the intent. Until it returns nil, nothing is
+// changed. The caller holds tree.mu alone.
+func (w *Workspace) prepare(c checkpoint.Checkpoint, o RollbackOptions) (*restorer, error) {
+	t := w.tree
+	fold, err := w.store.Fold(c.Epoch, 0)
+	if err != nil {
+		return nil, err
+	}
+	r := &restorer{w: w, t: t, target: c, view: t.newView(fold)}
+	if r.plan, err = t.makePlan(r.view); err != nil {
+		r.view.close()
+		return nil, err
+	}
+	undo := w.undoCheckpoint(c)
+	r.intent = intent{Target: c.ID, Undo: undo.ID, Drop: o.Discard}
+	err = w.beginEpoch(func(tx *checkpoint.Tx, e checkpoint.Epoch) error {
+		undo.Epoch, r.intent.Epoch = e, e
+		w.list.Lock()
+		defer w.list.Unlock()
+		w.seq++
+		undo.Seq = w.seq
+		w.checkpoints[undo.ID] = undo
+		if err := tx.PutCheckpoint(*undo); err != nil {
+			return err
+		}
+		return putIntent(tx, r.intent)
+	}, func() {
+		w.list.Lock()
+		defer w.list.Unlock()
+		delete(w.checkpoints, undo.ID)
+	})
+	if err != nil {
+		r.view.close()
+		return nil, err
+	}
+	crash.Point("rollback-intent")
+	return r, nil
+}
+
+func (w *Workspace) undoCheckpoint(target checkpoint.Checkpoint) *checkpoint.Checkpoint {
+	w.list.RLock()
+	defer w.list.RUnlock()
+	now := time.Now()
+	return &checkpoint.Checkpoint{
+		ID: w.Reserve(), Parent: w.head, Branch: target.Branch, Subagent: target.Subagent, Agent: target.Agent,
+		CreatedBy: "rollback", CreatedAt: now, UpdatedAt: now, Status: checkpoint.Active,
+		Message: "before the rollback to " + target.ID, Tier: string(w.tiers.Kind()), RollbackOf: target.ID,
+	}
+}
+
+func putIntent(tx *checkpoint.Tx, in intent) error {
+	b, err := json.Marshal(in)
+	if err != nil {
+		return err
+	}
+	return tx.PutMeta(metaIntent, b)
+}
+
+// run makes the records and then the changes.
+func (r *restorer) run() error {
+	if err := r.remakeDirs(); err != nil {
+		return r.fail(err)
+	}
+	if err := r.recordAll(); err != nil {
+		return r.fail(err)
+	}
+	r.intent.Apply = true
+	if err := r.w.store.Update(func(tx *checkpoint.Tx) error { return putIntent(tx, r.intent) }); err != nil {
+		return r.fail(err)
+	}
+	crash.Point("rollback-apply")
+	if err := r.apply(); err != nil {
+		return err // the intent stays: the next start finishes it
+	}
+	crash.Point("rollback-applied")
+	return r.finish()
+}
+
+// fail takes the intent back after a failure that came before any change.
+func (r *restorer) fail(err error) error {
+	w := r.w
+	w.list.Lock()
+	defer w.list.Unlock()
+	delete(w.checkpoints, r.intent.Undo)
+	if e := w.store.Update(func(tx *checkpoint.Tx) error {
+		if err := tx.DeleteCheckpoint(r.intent.Undo); err != nil {
+			return err
+		}
+		return tx.DeleteMeta(metaIntent)
+	}); e != nil {
+		w.log.Error("a failed rollback left its intent", "err", e)
+	}
+	return err
+}
+
+// finish begins the epoch after the rollback. The target's state is the live state now, so it moves here: what led away
+// from it is of no use to it any more.
+func (r *restorer) finish() error {
+	w := r.w
+	if err := r.freeShared(); err != nil {
+		return err
+	}
+	changed := map[string]checkpoint.Checkpoint{}
+	err := w.beginEpoch(func(tx *checkpoint.Tx, e checkpoint.Epoch) error {
+		w.list.RLock()
+		defer w.list.RUnlock()
+		now := time.Now()
+		for id, c := range w.checkpoints {
+			next := *c
+			switch {
+			case id == r.intent.Target && c.CreatedBy == "rollback":
+				next.Status = checkpoint.Disposed // what was undone to has served
+			case id == r.intent.Target:
+				next.Epoch = e
+			case id == r.intent.Undo && r.intent.Drop:
+				next.Status = checkpoint.Disposed
+			case id != r.intent.Undo && c.CreatedBy == "rollback" && c.Status == checkpoint.Active:
+				next.Status = checkpoint.Disposed // only the last rollback can be undone
+			default:
+				continue
+			}
+			next.UpdatedAt = now
+			changed[id] = next
+			if err := tx.PutCheckpoint(next); err != nil {
+				return err
+			}
+		}
+		if err := tx.PutMeta(metaHead, []byte(r.newHead())); err != nil {
+			return err
+		}
+		return tx.DeleteMeta(metaIntent)
+	}, func() {})
+	if err != nil {
+		return err
+	}
+	w.list.Lock()
+	for id, c := range changed {
+		*w.checkpoints[id] = c
+	}
+	w.head = r.newHead()
+	w.list.Unlock()
+	crash.Point("rollback-done")
+	return w.setProtecting()
+}
+
+// newHead is the checkpoint that the live state comes from now. The caller holds w.list.
+func (r *restorer) newHead() string {
+	c := r.w.checkpoints[r.intent.Target]
+	if c != nil && c.CreatedBy == "rollback" {
+		return c.Parent
+	}
+	return r.intent.Target
+}
+
+// resume finishes a rollback that an earlier process began, or takes it back if it had not changed anything.
+func (w *Workspace) resume() error {
+	var b []byte
+	if err := w.store.View(func(tx *checkpoint.Tx) (err error) { b, err = tx.Meta(metaIntent); return err }); err != nil || b == nil {
+		return err
+	}
+	var in intent
+	if err := json.Unmarshal(b, &in); err != nil {
+		return errs.New(errs.Integrity, "resume rollback", "", "the intent is corrupt: %w", err)
+	}
+	r := &restorer{w: w, t: w.tree, intent: in, resumed: true}
+	if !in.Apply {
+		return r.fail(nil)
+	}
+	target := w.checkpoints[in.Target]
+	if target == nil {
+		return errs.New(errs.Integrity, "resume rollback", in.Target, "the checkpoint is missing")
+	}
+	r.target = *target
+	w.log.Info("finishing a rollback that was cut short", "checkpoint", in.Target)
+	w.tree.mu.Lock()
+	defer w.tree.mu.Unlock()
+	w.tree.protecting = true
+	fold, err := w.store.Fold(target.Epoch, in.Epoch)
+	if err != nil {
+		return err
+	}
+	since, err := w.store.Fold(in.Epoch, in.Epoch+1)
+	if err != nil {
+		return err
+	}
+	r.view = w.tree.newView(fold)
+	defer r.view.close()
+	r.view.before = map[checkpoint.ID]checkpoint.Slot{}
+	for s, o := range since.Slots {
+		if !o.ID.IsZero() {
+			r.view.before[o.ID] = s
+		}
+	}
+	if r.plan, err = w.tree.makePlan(r.view); err != nil {
+		return err
+	}
+	if err := r.remakeDirs(); err != nil {
+		return err
+	}
+	if err := r.recordAll(); err != nil {
+		return err
+	}
+	if err := r.apply(); err != nil {
+		return err
+	}
+	return r.finish()
+}

@@ -1,0 +1,270 @@
+package overlay
+
+import (
+	"log/slog"
+	"sync"
+	"sync/atomic"
+
+	"github.com/hyperfs/hyperfs/checkpoint"
+	"golang.org/x/sys/unix"
+)
+
+// StoreName is the name of the store in the workspace. The tree neither shows it nor lets anybody make it.
+const StoreName = ".hyperfs"
+
+// overlayfsMagic is OVERLAYFS_SUPER_MAGIC of linux/magic.h.
+const overlayfsMagic = 0x794c7630
+
+// Notifier is told what a kernel, or whoever else caches the tree, must forget. It is called without any lock of the
+// tree, and never from an operation on the tree.
+type Notifier interface {
+	// InvalEntry makes it forget what dir has under name, also if that is nothing.
+	InvalEntry(dir *Node, name string)
+	// InvalInode makes it forget attributes, pages and listings. Dirty pages of shared mappings are written
+	// back first: WriteAt is called before it returns.
+	InvalInode(n *Node)
+	// FlushInode makes it write back dirty pages of shared mappings: WriteAt is called before it returns.
+	FlushInode(n *Node)
+}
+
+// Caller says on whose behalf something is made.
+type Caller struct {
+	UID, GID, PID uint32
+	Umask         uint32
+}
+
+// Tree is the live tree. All methods may be called concurrently. Errors that a program should see are plain
+// unix.Errno values. The caller has checked permissions, as the kernel does for a FUSE mount with default_permissions; the
+// filesystem underneath checks those of the daemon.
+type Tree struct {
+	store *checkpoint.Store
+	tier  *tiers
+	log   *slog.Logger
+
+	rootFd, trashFd, tmpFd int
+	rootDev                uint64
+	mnt                    uint64 // mount ID, where the kernel tells it
+	births                 bool   // birth times are stable
+	canMoveDirs            bool   // a directory can be renamed into the trash
+	renameOverFull         error  // what a rename over a directory with entries gives
+	privileged             bool   // the daemon is root: it gives new files to the caller
+	root                   *Node
+	dirs                   *dirCache
+	notifier               Notifier
+
+	mu         sync.RWMutex     // see doc.go
+	epoch      checkpoint.Epoch // guarded by mu
+	protecting bool             // there is an active checkpoint; guarded by mu
+	locGen     uint64           // grows when locations were swept; guarded by mu
+
+	renameMu sync.Mutex
+	trashMu  sync.Mutex
+
+	openMu    sync.Mutex
+	openFiles map[*Node]struct{} // nodes with writable handles; guarded by openMu
+
+	nodesMu sync.RWMutex
+	nodes   map[checkpoint.ID]*Node // guarded by nodesMu
+	lastNum uint64                  // guarded by nodesMu
+
+	stirred     atomic.Bool // something may have changed since the last beat; see outside.go
+	handleCount atomic.Int64
+	tempNum     atomic.Uint64
+}
+
+// SetNotifier sets who is told what to forget. Call it before the tree is used.
+func (t *Tree) SetNotifier(n Notifier) { t.notifier = n }
+
+// newTree takes over the descriptors.
+func newTree(store *checkpoint.Store, tier *tiers, log *slog.Logger, rootFd, trashFd, tmpFd int) (*Tree, error) {
+	t := &Tree{
+		store: store, tier: tier, log: log, rootFd: rootFd, trashFd: trashFd, tmpFd: tmpFd,
+		dirs:      newDirCache(dirCacheSize()),
+		nodes:     map[checkpoint.ID]*Node{},
+		openFiles: map[*Node]struct{}{},
+	}
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(rootFd, &fs); err != nil {
+		return nil, err
+	}
+	t.births = fs.Type != overlayfsMagic // there it changes when a file is copied up
+	t.canMoveDirs = fs.Type != overlayfsMagic
+	t.privileged = unix.Geteuid() == 0
+	t.renameOverFull = unix.ENOTEMPTY
+	if fs.Type == unix.XFS_SUPER_MAGIC {
+		t.renameOverFull = unix.EEXIST // rename(2) allows both, and programs see what the lower would say
+	}
+	var st unix.Statx_t
+	if err := statFd(rootFd, &st); err != nil {
+		return nil, err
+	}
+	t.rootDev = unix.Mkdev(st.Dev_major, st.Dev_minor)
+	t.mnt = st.Mnt_id
+	t.lastNum = 1
+	t.root = &Node{num: 1, id: t.idOf(&st), dir: true, lookups: 1}
+	t.nodes[t.root.id] = t.root
+	return t, nil
+}
+
+func (t *Tree) close() {
+	t.dirs.close()
+	for _, fd := range []int{t.rootFd, t.trashFd, t.tmpFd} {
+		_ = unix.Close(fd)
+	}
+}
+
+// dirCacheSize leaves most descriptors to open files.
+func dirCacheSize() int {
+	n := fileLimit() / 4
+	return max(16, min(n, 512))
+}
+
+func fileLimit() int {
+	var lim unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &lim); err != nil {
+		return 1024
+	}
+	return int(min(lim.Cur, 1<<20))
+}
+
+const statxMask = unix.STATX_BASIC_STATS | unix.STATX_BTIME
+
+func statFd(fd int, st *unix.Statx_t) error {
+	return unix.Statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_SYMLINK_NOFOLLOW, statxMask, st)
+}
+
+func statAt(dirfd int, name string, st *unix.Statx_t) error {
+	return unix.Statx(dirfd, name, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT, statxMask, st)
+}
+
+// idOf gives the identity of the inode that st describes.
+func (t *Tree) idOf(st *unix.Statx_t) checkpoint.ID {
+	id := checkpoint.ID{Ino: st.Ino}
+	if t.births && st.Mask&unix.STATX_BTIME != 0 {
+		id.Birth = nsOf(st.Btime)
+	}
+	return id
+}
+
+func (t *Tree) isForeign(st *unix.Statx_t) bool {
+	return unix.Mkdev(st.Dev_major, st.Dev_minor) != t.rootDev
+}
+
+func nsOf(ts unix.StatxTimestamp) int64 { return ts.Sec*1e9 + int64(ts.Nsec) }
+
+func isDir(st *unix.Statx_t) bool { return st.Mode&unix.S_IFMT == unix.S_IFDIR }
+
+func (t *Tree) occupantOf(st *unix.Statx_t) checkpoint.Occupant {
+	return checkpoint.Occupant{ID: t.idOf(st), Mode: uint32(st.Mode), Size: int64(st.Size), Mtime: nsOf(st.Mtime)}
+}
+
+// hidden reports whether the slot is that of the store.
+func (t *Tree) hidden(dir *Node, name string) bool { return dir == t.root && name == StoreName }
+
+// writable says why nothing can be changed in dir, or nil.
+func (t *Tree) writable(dir *Node, name string) error {
+	if t.hidden(dir, name) {
+		return unix.EPERM
+	}
+	if dir.foreign {
+		return unix.EROFS
+	}
+	t.stir()
+	return nil
+}
+
+// place is where an inode can be reached: a name in an open directory. Call done once.
+type place struct {
+	dir  dirRef
+	name string
+}
+
+func (p place) done() { p.dir.done() }
+
+// placeOf gives a place of a node other than the root. ESTALE says that it has no name any more.
+func (t *Tree) placeOf(n *Node) (place, error) {
+	t.nodesMu.RLock()
+	parent, name, trashed, id := n.parent, n.name, n.trashed, n.id
+	t.nodesMu.RUnlock()
+	if parent != nil {
+		d, err := t.openDirRef(parent)
+		return place{d, name}, err
+	}
+	if trashed {
+		return place{dirRef{t: t, fd: t.trashFd}, id.String()}, nil
+	}
+	return place{}, unix.ESTALE
+}
+
+// stat describes a node that has a name. It proves the identity of what it finds, so that a concurrent rename is not
+// mistaken.
+func (t *Tree) stat(n *Node, st *unix.Statx_t) error {
+	if n == t.root {
+		return statFd(t.rootFd, st)
+	}
+	for range 8 {
+		p, err := t.placeOf(n)
+		if err != nil {
+			return err
+		}
+		err = statAt(p.dir.fd, p.name, st)
+		p.done()
+		if err == nil && st.Ino == t.identity(n).Ino {
+			return nil
+		}
+		if err != nil && err != unix.ENOENT {
+			return err
+		}
+	}
+	return unix.ESTALE
+}
+
+// openNode opens an inode that has a name, whatever its type, without following a symlink, and proves its identity.
+// The caller closes the descriptor.
+func (t *Tree) openNode(n *Node, flags int) (int, error) {
+	flags |= unix.O_CLOEXEC | unix.O_NOFOLLOW
+	if n == t.root {
+		return unix.Openat(t.rootFd, ".", flags, 0)
+	}
+	if n.regular {
+		flags &^= unix.O_NONBLOCK // for others, so that a FIFO does not wait; here it would fail while fs/ has a lease on the file, for an instant
+	}
+	for range 8 {
+		p, err := t.placeOf(n)
+		if err != nil {
+			return -1, err
+		}
+		fd, err := unix.Openat(p.dir.fd, p.name, flags, 0)
+		p.done()
+		if err == unix.ENOENT || err == unix.ELOOP && flags&unix.O_PATH == 0 {
+			continue
+		}
+		if err != nil {
+			return -1, err
+		}
+		var st unix.Stat_t
+		if err := unix.Fstat(fd, &st); err == nil && st.Ino == t.identity(n).Ino {
+			return fd, nil
+		}
+		_ = unix.Close(fd)
+	}
+	return -1, unix.ESTALE
+}
+
+// reach gives a descriptor on which *at calls with AT_EMPTY_PATH, or calls through /proc/self/fd, work for the node: that of
+// a handle, a cached one of a directory, or a new one.
+func (t *Tree) reach(n *Node) (dirRef, error) {
+	if n.dir {
+		return t.openDirRef(n)
+	}
+	fd, err := t.openNode(n, unix.O_PATH)
+	if err == unix.ESTALE {
+		if fd, err = t.dupHandle(n); err != nil {
+			return dirRef{}, unix.ESTALE
+		}
+	}
+	if err != nil {
+		return dirRef{}, err
+	}
+	return dirRef{t: t, fd: fd, owns: true}, nil
+}

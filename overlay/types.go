@@ -1,0 +1,158 @@
+package overlay
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/hyperfs/hyperfs/checkpoint"
+	"github.com/hyperfs/hyperfs/strategy"
+)
+
+// Config says what to open and how. Only Workspace is required.
+type Config struct {
+	Workspace      string       // an existing directory
+	Store          string       // where the undo log and the trash are; "" means <workspace>/.hyperfs
+	Tier           string       // a strategy.Kind, or "auto" or "" for the first that works
+	MaxCheckpoints int          // active checkpoints, at most; 0 means 1024
+	Sync           bool         // preimages and records survive power loss, not only the end of the daemon
+	Logger         *slog.Logger // nil means none
+}
+
+// SnapshotOptions are the tags of a new checkpoint. All may be empty.
+type SnapshotOptions struct {
+	ID        string `json:"id,omitempty"` // one that Reserve gave
+	Parent    string `json:"parent,omitempty"`
+	Branch    string `json:"branch,omitempty"` // "" means main
+	Subagent  string `json:"subagent,omitempty"`
+	Agent     string `json:"agent,omitempty"`
+	CreatedBy string `json:"created_by,omitempty"` // "" means snapshot
+	Message   string `json:"message,omitempty"`
+}
+
+// RollbackOptions say how to roll back.
+type RollbackOptions struct {
+	Discard bool `json:"discard,omitempty"` // keep no undo checkpoint
+}
+
+// RollbackResult is what a rollback did.
+type RollbackResult struct {
+	Checkpoint string        `json:"checkpoint"`
+	Undo       string        `json:"undo,omitempty"` // the undo checkpoint's ID; "" if it was discarded
+	Restored   int           `json:"restored"`       // names that were put back
+	Removed    int           `json:"removed"`        // names that were taken away
+	Modified   int           `json:"modified"`       // files and directories whose content or attributes were put back
+	Duration   time.Duration `json:"duration_ns"`
+}
+
+// ListOptions filter checkpoints. An empty field lets everything through.
+type ListOptions struct {
+	Branch          string
+	Subagent        string
+	Agent           string
+	IncludeInactive bool // also promoted and disposed ones
+}
+
+// ChangeKind says what happened to a path.
+type ChangeKind string
+
+// The kinds of change.
+const (
+	Created  ChangeKind = "created"
+	Modified ChangeKind = "modified"
+	Deleted  ChangeKind = "deleted"
+	Renamed  ChangeKind = "renamed" // possibly modified too: see Change.What
+)
+
+// Change is one path that differs between two states.
+type Change struct {
+	Kind    ChangeKind `json:"kind"`
+	Path    string     `json:"path"`               // workspace-relative; of a deleted one the old path
+	OldPath string     `json:"old_path,omitempty"` // of a renamed one
+	Type    string     `json:"type"`               // file, dir, symlink, fifo, socket, char, block; of a deleted one the old type
+	OldType string     `json:"old_type,omitempty"` // where it differs
+	What    []string   `json:"what,omitempty"`     // of a modified or renamed one: content, mode, owner, xattr, mtime, type
+	OldMode uint32     `json:"old_mode,omitempty"` // st_mode
+	Mode    uint32     `json:"mode,omitempty"`     // st_mode
+	OldSize int64      `json:"old_size,omitempty"` // bytes
+	Size    int64      `json:"size,omitempty"`     // bytes
+	Tree    bool       `json:"tree,omitempty"`     // a created directory: all that is below it was created too, and is not listed
+}
+
+// Diff is what changed from one state to another, sorted by path.
+type Diff struct {
+	From    string   `json:"from"`         // checkpoint ID
+	To      string   `json:"to,omitempty"` // checkpoint ID; "" is now
+	Changes []Change `json:"changes"`
+}
+
+// Rename is a path that moved.
+type Rename struct {
+	From string `json:"from"`
+	To   string `json:"to"`
+}
+
+// ReconcileResult is what changed since a checkpoint, as plain lists of paths.
+type ReconcileResult struct {
+	Checkpoint string   `json:"checkpoint"`
+	Created    []string `json:"created"` // a directory whose whole content is new ends with a slash
+	Modified   []string `json:"modified"`
+	Deleted    []string `json:"deleted"`
+	Renamed    []Rename `json:"renamed"`
+}
+
+// GCResult is what garbage collection freed.
+type GCResult struct {
+	Trash       int   `json:"trash"`       // old inodes
+	Backups     int   `json:"backups"`     // preimages
+	Records     int   `json:"records"`     // of the undo log
+	Checkpoints int   `json:"checkpoints"` // records of disposed ones
+	Bytes       int64 `json:"bytes"`
+}
+
+// Problem is an invariant that does not hold.
+type Problem struct {
+	Where string `json:"where"`
+	What  string `json:"what"`
+}
+
+// Status is one screen of state.
+type Status struct {
+	Workspace   string    `json:"workspace"`
+	Store       string    `json:"store"`
+	Tier        string    `json:"tier"`
+	Checkpoints int       `json:"checkpoints"` // active ones
+	Newest      string    `json:"newest,omitempty"`
+	NewestAt    time.Time `json:"newest_at,omitzero"`
+	Undo        string    `json:"undo,omitempty"` // what `undo` would go back to
+	Slots       int       `json:"slots"`          // slot records since the newest checkpoint
+	Inodes      int       `json:"inodes"`         // inodes with attribute, content or xattr records since then
+}
+
+// Diagnostics is everything that the workspace knows about itself. It is a copy of values; asking runs no scan.
+type Diagnostics struct {
+	Status
+	Epoch       checkpoint.Epoch        `json:"epoch"`
+	Probes      []strategy.Probe        `json:"probes"`
+	Active      []checkpoint.Checkpoint `json:"active"`
+	StoreBytes  int64                   `json:"store_bytes"`
+	TrashFiles  int                     `json:"trash_files"`
+	Backups     int                     `json:"backups"`
+	Nodes       int                     `json:"nodes"`   // inodes held in memory
+	Handles     int                     `json:"handles"` // open files and directories
+	Descriptors int                     `json:"descriptors"`
+	Limits      Limits                  `json:"limits"`
+}
+
+// Limits are what keeps the daemon bounded.
+type Limits struct {
+	Descriptors int `json:"descriptors"` // RLIMIT_NOFILE
+	DirCache    int `json:"dir_cache"`   // directory descriptors kept open
+}
+
+// Event is a change of state.
+type Event struct {
+	Type       string    `json:"type"` // snapshot, rollback, undo, promote, drop, gc
+	Time       time.Time `json:"time"`
+	Checkpoint string    `json:"checkpoint,omitempty"`
+	Data       any       `json:"data,omitempty"`
+}

@@ -1,0 +1,497 @@
+package overlay
+
+import (
+	"io"
+	"os"
+	"strings"
+
+	"github.com/hyperfs/hyperfs/checkpoint"
+	"golang.org/x/sys/unix"
+)
+
+// view is the state at the beginning of an epoch, as the records since then and the live tree tell it. With an empty fold
+// it is the live tree itself. It holds nodes, so it must be closed. The caller keeps the tree from changing: it
+// holds Tree.mu, shared or alone.
+type view struct {
+	t    *Tree
+	fold *checkpoint.Fold
+
+	slots              map[checkpoint.ID][]checkpoint.Slot   // where the fold says that an inode was
+	byDir              map[checkpoint.ID]map[string]struct{} // names in the fold, of each directory
+	alive              map[checkpoint.ID]bool                // whether a directory was in the state
+	asking             map[checkpoint.ID]bool                // directories for which that is being worked out
+	places             map[checkpoint.ID]*Node               // inodes that were found
+	missing, searching map[checkpoint.ID]bool                // inodes that are nowhere; that are being looked for
+	at                 map[checkpoint.ID]checkpoint.Slot     // where a walk of the state saw an inode
+	pinned             []*Node
+	before             map[checkpoint.ID]checkpoint.Slot // only while a rollback is resumed: where it took inodes from
+}
+
+func (t *Tree) newView(fold *checkpoint.Fold) *view {
+	v := &view{
+		t: t, fold: fold,
+		slots: map[checkpoint.ID][]checkpoint.Slot{},
+		byDir: map[checkpoint.ID]map[string]struct{}{},
+		alive: map[checkpoint.ID]bool{}, asking: map[checkpoint.ID]bool{},
+		missing: map[checkpoint.ID]bool{}, searching: map[checkpoint.ID]bool{},
+		places: map[checkpoint.ID]*Node{},
+		at:     map[checkpoint.ID]checkpoint.Slot{},
+	}
+	for s, o := range fold.Slots {
+		if !o.ID.IsZero() {
+			v.slots[o.ID] = append(v.slots[o.ID], s)
+		}
+		names := v.byDir[s.Dir]
+		if names == nil {
+			names = map[string]struct{}{}
+			v.byDir[s.Dir] = names
+		}
+		names[s.Name] = struct{}{}
+	}
+	return v
+}
+
+func (v *view) close() {
+	for _, n := range v.pinned {
+		v.t.unpin(n)
+	}
+	v.pinned = nil
+}
+
+// find gives the node of an inode wherever it is now: known already, at its noted location, where its attribute record
+// saw it, or in the trash. It gives nil where there is none.
+//
+// Where an inode is noted to be may long be out of date, and then one search can lead in a circle. What a search finds
+// out while another one is under way that it would need is not the whole truth: that nothing was found is remembered of
+// the outermost one only.
+func (v *view) find(id checkpoint.ID) (*Node, error) {
+	if n := v.places[id]; n != nil || v.missing[id] || v.searching[id] {
+		return n, nil
+	}
+	v.searching[id] = true
+	n, err := v.search(id)
+	delete(v.searching, id)
+	if err != nil {
+		return nil, err
+	}
+	if n != nil {
+		v.places[id] = n
+	} else if len(v.searching) == 0 {
+		v.missing[id] = true
+	}
+	return n, nil
+}
+
+// saw notes where an inode is, for inodes that the log does not speak of.
+func (v *view) saw(id checkpoint.ID, slot checkpoint.Slot) {
+	v.at[id] = slot
+	delete(v.missing, id)
+}
+
+func (v *view) search(id checkpoint.ID) (*Node, error) {
+	t := v.t
+	if n := t.known(id); n != nil {
+		t.pin(n)
+		v.pinned = append(v.pinned, n)
+		return n, nil
+	}
+	candidates, err := v.noted(id)
+	if err != nil {
+		return nil, err
+	}
+	candidates = append(candidates, v.slots[id]...)
+	for _, s := range candidates {
+		dir, err := v.find(s.Dir)
+		if err != nil {
+			return nil, err
+		}
+		if dir == nil || !dir.dir {
+			continue
+		}
+		if n, err := v.nodeAt(dir, s.Name, id); n != nil || err != nil {
+			return n, err
+		}
+	}
+	return v.trashNode(id)
+}
+
+// nodeAt gives the node at a slot if it is the inode that is looked for.
+func (v *view) nodeAt(dir *Node, name string, id checkpoint.ID) (*Node, error) {
+	d, err := v.t.openDirRef(dir)
+	if err == unix.ESTALE {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer d.done()
+	var st unix.Statx_t
+	if err := statAt(d.fd, name, &st); err != nil {
+		if err == unix.ENOENT || err == unix.ENOTDIR {
+			return nil, nil
+		}
+		return nil, err
+	}
+	if v.t.idOf(&st) != id {
+		return nil, nil
+	}
+	v.t.nodesMu.Lock()
+	defer v.t.nodesMu.Unlock()
+	n := v.t.internLocked(&st)
+	v.t.addName(n, dir, name)
+	v.pinLocked(n)
+	return n, nil
+}
+
+func (v *view) trashNode(id checkpoint.ID) (*Node, error) {
+	var st unix.Statx_t
+	err := statAt(v.t.trashFd, id.String(), &st)
+	if err == unix.ENOENT {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if v.t.idOf(&st) != id {
+		return nil, nil
+	}
+	v.t.nodesMu.Lock()
+	defer v.t.nodesMu.Unlock()
+	n := v.t.internLocked(&st)
+	n.trashed = true
+	v.pinLocked(n)
+	return n, nil
+}
+
+func (v *view) pinLocked(n *Node) {
+	n.pins++
+	v.pinned = append(v.pinned, n)
+}
+
+// dirAlive reports whether a directory was in the state: it is the root, or the fold says where it was, or it has not
+// moved since and its parent was in the state.
+func (v *view) dirAlive(id checkpoint.ID) (bool, error) {
+	if id == v.t.root.id {
+		return true, nil
+	}
+	if a, ok := v.alive[id]; ok || v.asking[id] {
+		return a, nil
+	}
+	v.asking[id] = true
+	_, a, err := v.slotOf(id)
+	delete(v.asking, id)
+	if err == nil && (a || len(v.asking) == 0) { // as for find
+		v.alive[id] = a
+	}
+	return a, err
+}
+
+// slotOf gives a slot that held the inode in the state; ok is false where it was in none.
+func (v *view) slotOf(id checkpoint.ID) (checkpoint.Slot, bool, error) {
+	for _, s := range v.slots[id] {
+		if a, err := v.dirAlive(s.Dir); err != nil || a {
+			return s, a, err
+		}
+	}
+	n, err := v.find(id)
+	if err != nil || n == nil {
+		return checkpoint.Slot{}, false, err
+	}
+	for _, s := range v.t.slotsOf(n) {
+		if _, changed := v.fold.Slots[s]; changed {
+			continue
+		}
+		if a, err := v.dirAlive(s.Dir); err != nil || a {
+			return s, a, err
+		}
+	}
+	if n.dir {
+		return checkpoint.Slot{}, false, nil
+	}
+	return v.furtherSlot(id, n)
+}
+
+// furtherSlot looks for a name of a file that no node knows of.
+func (v *view) furtherSlot(id checkpoint.ID, n *Node) (checkpoint.Slot, bool, error) {
+	candidates, err := v.noted(id)
+	if err != nil {
+		return checkpoint.Slot{}, false, err
+	}
+	for _, s := range candidates {
+		if _, changed := v.fold.Slots[s]; changed {
+			continue
+		}
+		if a, err := v.dirAlive(s.Dir); err != nil {
+			return s, false, err
+		} else if !a {
+			continue
+		}
+		st, err := v.live(s)
+		if err != nil {
+			return s, false, err
+		}
+		if st != nil && v.t.idOf(st) == id {
+			return s, true, nil
+		}
+	}
+	if s, ok := v.before[id]; ok {
+		if _, changed := v.fold.Slots[s]; !changed {
+			a, err := v.dirAlive(s.Dir)
+			return s, a, err
+		}
+	}
+	return checkpoint.Slot{}, false, nil
+}
+
+// noted gives the slots where the store saw an inode.
+func (v *view) noted(id checkpoint.ID) ([]checkpoint.Slot, error) {
+	var slots []checkpoint.Slot
+	err := v.t.store.View(func(tx *checkpoint.Tx) error {
+		loc, _, err := tx.Loc(id)
+		slots = loc.Slots
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	for i := range slots {
+		slots[i].Dir = v.t.store.Resolve(slots[i].Dir)
+	}
+	if a, ok := v.fold.Attrs[id]; ok && !a.At.Dir.IsZero() {
+		slots = append(slots, a.At)
+	}
+	if s, ok := v.at[id]; ok {
+		slots = append(slots, s)
+	}
+	return slots, nil
+}
+
+// slotsOf gives all names of a node that are known.
+func (t *Tree) slotsOf(n *Node) []checkpoint.Slot {
+	t.nodesMu.RLock()
+	defer t.nodesMu.RUnlock()
+	if n.parent == nil {
+		return nil
+	}
+	slots := []checkpoint.Slot{{Dir: n.parent.id, Name: n.name}}
+	for _, l := range n.links {
+		slots = append(slots, checkpoint.Slot{Dir: l.parent.id, Name: l.name})
+	}
+	return slots
+}
+
+// lookup gives what a slot held in the state. The slot's directory was in it.
+func (v *view) lookup(s checkpoint.Slot) (checkpoint.Occupant, error) {
+	if o, ok := v.fold.Slots[s]; ok {
+		return o, nil
+	}
+	st, err := v.live(s)
+	if err != nil || st == nil {
+		return checkpoint.Occupant{}, err
+	}
+	return v.t.occupantOf(st), nil
+}
+
+// live describes what a slot holds now; nil where that is nothing.
+func (v *view) live(s checkpoint.Slot) (*unix.Statx_t, error) {
+	dir, err := v.find(s.Dir)
+	if err != nil || dir == nil {
+		return nil, err
+	}
+	d, err := v.t.openDirRef(dir)
+	if err == unix.ESTALE {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer d.done()
+	var st unix.Statx_t
+	if err := statAt(d.fd, s.Name, &st); err != nil {
+		if err == unix.ENOENT {
+			return nil, nil
+		}
+		return nil, err
+	}
+	return &st, nil
+}
+
+// entries gives what a directory of the state held, without the store.
+func (v *view) entries(id checkpoint.ID) (map[string]checkpoint.Occupant, error) {
+	all := map[string]checkpoint.Occupant{}
+	dir, err := v.find(id)
+	if err != nil {
+		return nil, err
+	}
+	if dir != nil {
+		if err := v.liveEntries(dir, all); err != nil {
+			return nil, err
+		}
+	}
+	for name := range v.byDir[id] {
+		o := v.fold.Slots[checkpoint.Slot{Dir: id, Name: name}]
+		if o.ID.IsZero() {
+			delete(all, name)
+		} else {
+			all[name] = o
+		}
+	}
+	return all, nil
+}
+
+func (v *view) liveEntries(dir *Node, all map[string]checkpoint.Occupant) error {
+	d, err := v.t.openDirRef(dir)
+	if err == unix.ESTALE {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer d.done()
+	return eachName(d.fd, func(name string) error {
+		if v.t.hidden(dir, name) {
+			return nil
+		}
+		var st unix.Statx_t
+		if err := statAt(d.fd, name, &st); err != nil {
+			return err
+		}
+		all[name] = v.t.occupantOf(&st)
+		return nil
+	})
+}
+
+// path gives the workspace-relative path that a slot had in the state.
+func (v *view) path(s checkpoint.Slot) (string, error) {
+	parts := []string{s.Name}
+	for id := s.Dir; id != v.t.root.id; {
+		up, ok, err := v.slotOf(id)
+		if err != nil {
+			return "", err
+		}
+		if !ok || len(parts) > 1<<16 {
+			return "?/" + join(parts), nil
+		}
+		parts = append(parts, up.Name)
+		id = up.Dir
+	}
+	return join(parts), nil
+}
+
+// join puts the parts together, the last one first.
+func join(parts []string) string {
+	var b strings.Builder
+	for i := len(parts) - 1; i >= 0; i-- {
+		if b.Len() > 0 {
+			b.WriteByte('/')
+		}
+		b.WriteString(parts[i])
+	}
+	return b.String()
+}
+
+// attr gives the attributes that an inode had in the state.
+func (v *view) attr(id checkpoint.ID) (checkpoint.Attr, error) {
+	if a, ok := v.fold.Attrs[id]; ok {
+		return a, nil
+	}
+	var st unix.Statx_t
+	if err := v.stat(id, &st); err != nil {
+		return checkpoint.Attr{}, err
+	}
+	return v.t.attrRecord(&st, checkpoint.Slot{}), nil
+}
+
+// stat describes an inode as it is now.
+func (v *view) stat(id checkpoint.ID, st *unix.Statx_t) error {
+	n, err := v.find(id)
+	if err != nil {
+		return err
+	}
+	if n == nil {
+		return unix.ENOENT
+	}
+	return v.t.statOpen(n, nil, st)
+}
+
+// xattrs gives the extended attributes that an inode had in the state.
+func (v *view) xattrs(id checkpoint.ID) ([]checkpoint.Xattr, error) {
+	if xs, ok := v.fold.Xattrs[id]; ok {
+		return xs, nil
+	}
+	n, err := v.find(id)
+	if err != nil {
+		return nil, err
+	}
+	if n == nil {
+		return nil, unix.ENOENT
+	}
+	return v.t.readXattrs(n)
+}
+
+// open opens the content that a regular file had in the state.
+func (v *view) open(id checkpoint.ID) (*os.File, error) {
+	if c, ok := v.fold.Contents[id]; ok {
+		return v.t.tier.open(c.Ref)
+	}
+	n, err := v.find(id)
+	if err != nil {
+		return nil, err
+	}
+	if n == nil {
+		return nil, unix.ENOENT
+	}
+	return v.t.openForSave(n)
+}
+
+// readlink gives the target of a symlink, which never changes.
+func (v *view) readlink(id checkpoint.ID) (string, error) {
+	n, err := v.find(id)
+	if err != nil {
+		return "", err
+	}
+	if n == nil {
+		return "", unix.ENOENT
+	}
+	ref, err := v.t.reach(n)
+	if err != nil {
+		return "", err
+	}
+	defer ref.done()
+	return readlinkAt(ref.fd, "")
+}
+
+// sameContent compares the content of an inode in two states.
+func sameContent(a *view, aID checkpoint.ID, b *view, bID checkpoint.ID) (bool, error) {
+	fa, err := a.open(aID)
+	if err != nil {
+		return false, err
+	}
+	defer fa.Close()
+	fb, err := b.open(bID)
+	if err != nil {
+		return false, err
+	}
+	defer fb.Close()
+	return sameBytes(fa, fb)
+}
+
+func sameBytes(a, b io.Reader) (bool, error) {
+	bufA, bufB := make([]byte, 64<<10), make([]byte, 64<<10)
+	for {
+		n, errA := io.ReadFull(a, bufA)
+		m, errB := io.ReadFull(b, bufB)
+		if n != m || string(bufA[:n]) != string(bufB[:m]) {
+			return false, nil
+		}
+		if errA == io.EOF || errA == io.ErrUnexpectedEOF {
+			return errB == errA, nil
+		}
+		if errA != nil {
+			return false, errA
+		}
+		if errB != nil {
+			return false, errB
+		}
+	}
+}

@@ -1,0 +1,160 @@
+package overlay
+
+import (
+	"errors"
+	"strings"
+
+	"github.com/hyperfs/hyperfs/checkpoint"
+	"golang.org/x/sys/unix"
+)
+
+// GetXattr reads an extended attribute as getxattr(2) does: with an empty dest it gives the size.
+func (t *Tree) GetXattr(n *Node, name string, dest []byte) (int, error) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	ref, err := t.reach(n)
+	if err != nil {
+		return 0, err
+	}
+	defer ref.done()
+	return unix.Getxattr(procPath(ref.fd), name, dest)
+}
+
+// ListXattr lists the names as listxattr(2) does.
+func (t *Tree) ListXattr(n *Node, dest []byte) (int, error) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	ref, err := t.reach(n)
+	if err != nil {
+		return 0, err
+	}
+	defer ref.done()
+	return unix.Listxattr(procPath(ref.fd), dest)
+}
+
+// SetXattr is setxattr(2).
+func (t *Tree) SetXattr(n *Node, name string, value []byte, flags int) error {
+	return t.changeXattr(n, name, func(path string) error { return unix.Setxattr(path, name, value, flags) })
+}
+
+// RemoveXattr is removexattr(2).
+func (t *Tree) RemoveXattr(n *Node, name string) error {
+	return t.changeXattr(n, name, func(path string) error { return unix.Removexattr(path, name) })
+}
+
+func (t *Tree) changeXattr(n *Node, name string, change func(path string) error) error {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	if n.foreign {
+		return unix.EROFS
+	}
+	t.stir()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if err := t.copyUpNode(n); err != nil {
+		return err
+	}
+	if err := t.protectXattrsOf(n, true); err != nil {
+		return err
+	}
+	ref, err := t.reach(n)
+	if err != nil {
+		return err
+	}
+	defer ref.done()
+	n.defACL.Store(0)
+	return change(procPath(ref.fd))
+}
+
+// readXattrs gives all extended attributes of a node.
+func (t *Tree) readXattrs(n *Node) ([]checkpoint.Xattr, error) {
+	ref, err := t.reach(n)
+	if err != nil {
+		return nil, err
+	}
+	defer ref.done()
+	return xattrsOf(procPath(ref.fd))
+}
+
+// xattrsOf gives all extended attributes of what path names; none where the filesystem has no such thing.
+func xattrsOf(path string) ([]checkpoint.Xattr, error) {
+	names, err := growing(func(b []byte) (int, error) { return unix.Listxattr(path, b) })
+	if err == unix.EOPNOTSUPP || len(names) == 0 {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var xs []checkpoint.Xattr
+	for name := range strings.SplitSeq(strings.TrimSuffix(string(names), "\x00"), "\x00") {
+		v, err := growing(func(b []byte) (int, error) { return unix.Getxattr(path, name, b) })
+		if err == unix.ENODATA {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		xs = append(xs, checkpoint.Xattr{Name: name, Value: v})
+	}
+	return xs, nil
+}
+
+// growing calls a function of the xattr family with a buffer that is large enough.
+func growing(fn func([]byte) (int, error)) ([]byte, error) {
+	var small [256]byte
+	n, err := fn(small[:])
+	if err == nil {
+		return append([]byte(nil), small[:n]...), nil
+	}
+	for err == unix.ERANGE {
+		if n, err = fn(nil); err != nil {
+			return nil, err
+		}
+		buf := make([]byte, n+64)
+		if n, err = fn(buf); err == nil {
+			return buf[:n], nil
+		}
+	}
+	return nil, err
+}
+
+// applyXattrs makes the extended attributes of what path names equal to xs.
+func applyXattrs(path string, xs []checkpoint.Xattr) error {
+	now, err := xattrsOf(path)
+	if err != nil {
+		return err
+	}
+	want := map[string]bool{}
+	var failed error
+	for _, x := range xs {
+		want[x.Name] = true
+		if err := unix.Setxattr(path, x.Name, x.Value, 0); err != nil {
+			failed = errors.Join(failed, err)
+		}
+	}
+	for _, x := range now {
+		if want[x.Name] {
+			continue
+		}
+		if err := unix.Removexattr(path, x.Name); err != nil && err != unix.ENODATA {
+			failed = errors.Join(failed, err)
+		}
+	}
+	return failed
+}
+
+func sameXattrs(a, b []checkpoint.Xattr) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	have := map[string]string{}
+	for _, x := range a {
+		have[x.Name] = string(x.Value)
+	}
+	for _, x := range b {
+		if v, ok := have[x.Name]; !ok || v != string(x.Value) {
+			return false
+		}
+	}
+	return true
+}
