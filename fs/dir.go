@@ -1,0 +1,112 @@
+package fs
+
+import (
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"github.com/hyperfs/hyperfs/overlay"
+)
+
+// OpenDir tells the kernel that directories need no opening: from then on it caches listings for good and opens none (see
+// FUSE_NO_OPENDIR_SUPPORT in linux/fuse.h). An older one asks each time.
+func (s *filesystem) OpenDir(_ <-chan struct{}, _ *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
+	s.counts.add(opOpenDir)
+	if s.noOpenDir {
+		return fuse.ENOSYS
+	}
+	if s.inPlace {
+		out.OpenFlags = fuse.FOPEN_CACHE_DIR | fuse.FOPEN_KEEP_CACHE
+	}
+	return fuse.OK
+}
+
+// ReleaseDir has nothing to do: handles of directories mean nothing.
+func (s *filesystem) ReleaseDir(*fuse.ReleaseIn) {}
+
+func (s *filesystem) ReadDir(_ <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntryList) fuse.Status {
+	s.counts.add(opReadDir)
+	return s.list(in, func(_ *overlay.Node, e *overlay.DirEntry) bool {
+		return out.AddDirEntry(fuse.DirEntry{Name: e.Name, Ino: e.Ino, Mode: e.Type, Off: e.Off})
+	})
+}
+
+// ReadDirPlus lists a directory and looks up each entry that fits into the reply.
+func (s *filesystem) ReadDirPlus(_ <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntryList) fuse.Status {
+	s.counts.add(opReadDirPlus)
+	since := s.invalidated.Load()
+	var filled []*fuse.EntryOut
+	st := s.list(in, func(dir *overlay.Node, e *overlay.DirEntry) bool {
+		entry := out.AddDirLookupEntry(fuse.DirEntry{Name: e.Name, Ino: e.Ino, Mode: e.Type, Off: e.Off})
+		if entry == nil {
+			return false
+		}
+		if e.Name != "." && e.Name != ".." && s.lookupInto(entry, dir, e.Name, since) {
+			filled = append(filled, entry)
+		}
+		return true
+	})
+	if s.attrTimeout(since) == 0 {
+		for _, entry := range filled {
+			entry.SetAttrTimeout(0)
+		}
+	}
+	return st
+}
+
+// lookupInto fills the entry of a listing. One that is left empty, with node ID 0, is just listed: the kernel
+// looks it up when it wants it.
+func (s *filesystem) lookupInto(entry *fuse.EntryOut, dir *overlay.Node, name string, since uint64) bool {
+	n, a, err := s.tree.Lookup(dir, name)
+	if err != nil {
+		return false
+	}
+	s.fillEntry(entry, n, &a, since)
+	return true
+}
+
+// list calls add for each entry from the request's cookie on, until it says that there is no more room.
+func (s *filesystem) list(in *fuse.ReadIn, add func(dir *overlay.Node, e *overlay.DirEntry) bool) fuse.Status {
+	n, st := s.node(in.NodeId)
+	if !st.Ok() {
+		return st
+	}
+	l, err := s.listings.take(n)
+	if err != nil {
+		return status(err)
+	}
+	off := in.Offset
+	for {
+		e, ok, err := l.next(off)
+		if err != nil && off == in.Offset {
+			l.Release()
+			return status(err)
+		}
+		if err != nil || !ok {
+			break
+		}
+		if !add(n, &e) {
+			l.giveBack(e, off)
+			break
+		}
+		off = e.Off
+	}
+	if off == in.Offset { // the end: nobody goes on from here
+		l.Release()
+	} else {
+		s.listings.put(l)
+	}
+	return fuse.OK
+}
+
+// FsyncDir makes a directory durable.
+func (s *filesystem) FsyncDir(_ <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
+	s.counts.add(opFsyncDir)
+	n, st := s.node(in.NodeId)
+	if !st.Ok() {
+		return st
+	}
+	d, err := s.tree.OpenDir(n)
+	if err != nil {
+		return status(err)
+	}
+	defer d.Release()
+	return status(d.Fsync(in.FsyncFlags&fsyncDatasync != 0))
+}

@@ -1,0 +1,109 @@
+package fs
+
+import (
+	"log/slog"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"github.com/hyperfs/hyperfs/overlay"
+	"golang.org/x/sys/unix"
+)
+
+// timeouts are how long the kernel may believe what it was told.
+type timeouts struct {
+	entry, negative, attr time.Duration
+}
+
+var (
+	// forGood is for a mount in place: nothing changes that the kernel is not told of. The kernel takes no timeout for
+	// infinity; a year is as good, and cannot overflow.
+	forGood = timeouts{365 * 24 * time.Hour, 365 * 24 * time.Hour, 365 * 24 * time.Hour}
+	// forNow is for a mount elsewhere.
+	forNow = timeouts{entry: time.Second, attr: time.Second}
+)
+
+// filesystem answers the kernel's requests. It does not know how they arrive: all that it needs of a transport is kernel.
+type filesystem struct {
+	fuse.RawFileSystem // what is not implemented here: ENOSYS
+
+	tree    *overlay.Tree
+	log     *slog.Logger
+	cache   timeouts
+	inPlace bool
+	root    bool // the daemon is root, so it sees more than the callers may
+
+	nodes    *nodeTable
+	handles  *handleTable
+	listings *listings
+	opens    *openInodes
+	counts   counts
+	stale    staleOpens
+
+	// invalidated grows with every notification. A reply that was worked out while it grew may say what holds no
+	// more, and the notification come too early for the kernel to apply it: such a reply must not be cached.
+	invalidated atomic.Uint64
+	kernel      kernel
+	noOpenDir   bool // the kernel need not open directories
+}
+
+// kernel is how the filesystem talks back.
+type kernel interface {
+	InodeNotify(node uint64, off, length int64) fuse.Status
+	EntryNotify(parent uint64, name string) fuse.Status
+	backingFiles
+}
+
+func newFilesystem(tree *overlay.Tree, o Options, log *slog.Logger) *filesystem {
+	s := &filesystem{
+		root:          unix.Geteuid() == 0,
+		RawFileSystem: fuse.NewDefaultRawFileSystem(),
+		tree:          tree, log: log, cache: forNow, inPlace: o.InPlace,
+		nodes: newNodeTable(), handles: newHandleTable(), listings: newListings(tree),
+	}
+	if o.InPlace {
+		s.cache = forGood
+	}
+	s.opens = newOpenInodes(s)
+	return s
+}
+
+func (s *filesystem) String() string { return "hyperfs" }
+
+// Init is called when the kernel has introduced itself.
+func (s *filesystem) Init(srv *fuse.Server) {
+	s.connect(srv, srv.KernelSettings().Flags64())
+}
+
+// connect gives the filesystem the way back to the kernel, and what that can do.
+func (s *filesystem) connect(k kernel, capabilities uint64) {
+	s.kernel = k
+	s.noOpenDir = s.inPlace && capabilities&fuse.CAP_NO_OPENDIR_SUPPORT != 0
+}
+
+// OnUnmount gives everything back that the kernel had: after the connection has ended it forgets and releases nothing
+// any more.
+func (s *filesystem) OnUnmount() {
+	for _, f := range s.handles.drain() {
+		s.opens.close(f)
+	}
+	s.opens.drain()
+	s.listings.drain()
+	s.nodes.drain(s.tree.Forget)
+}
+
+// node gives the node of an ID. The kernel only uses IDs that it was given and has not forgotten.
+func (s *filesystem) node(id uint64) (*overlay.Node, fuse.Status) {
+	if id == fuse.FUSE_ROOT_ID {
+		return s.tree.Root(), fuse.OK
+	}
+	if n := s.nodes.get(id); n != nil {
+		return n, fuse.OK
+	}
+	return nil, fuse.Status(syscall.ESTALE)
+}
+
+func callerOf(h *fuse.InHeader, umask uint32) *overlay.Caller {
+	return &overlay.Caller{UID: h.Uid, GID: h.Gid, PID: h.Pid, Umask: umask}
+}

@@ -1,0 +1,158 @@
+package fs
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"path/filepath"
+	"runtime/debug"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"github.com/hyperfs/hyperfs/overlay"
+)
+
+// Options say how to mount. The zero value is a mount elsewhere, for the user of the daemon alone.
+type Options struct {
+	AllowOther    bool         // other users may enter the mount; an ordinary user needs user_allow_other in /etc/fuse.conf
+	Debug         bool         // every request and reply is logged
+	InPlace       bool         // it is mounted over the workspace, so that nobody else changes what is underneath
+	NoPassthrough bool         // all reads and writes go through the daemon
+	Logger        *slog.Logger // nil means none
+}
+
+const (
+	// maxWrite is the size of the largest request, in bytes. The kernel's default limit is 256 pages.
+	maxWrite = 1 << 20
+	// maxBackground is how many requests of readahead, writeback and direct I/O are under way at once.
+	maxBackground = 64
+)
+
+// Server is a mount that is being served.
+type Server struct {
+	mountpoint string
+	fs         *filesystem
+	fuse       *fuse.Server
+	done       chan struct{} // closed when the kernel has let go and everything is given back
+	features   Features
+}
+
+// Mount shows tree at mountpoint, and becomes the tree's Notifier. It returns when the mount answers. Errors are one line:
+// PATH where the mountpoint is none, BUSY where it has a hyperfs mount already, UNSUPPORTED where the machine or the user has no FUSE.
+// A dead mount that an earlier daemon has left there is taken away first.
+func Mount(tree *overlay.Tree, mountpoint string, o Options) (*Server, error) {
+	log := o.Logger
+	if log == nil {
+		log = slog.New(slog.NewTextHandler(io.Discard, nil))
+	}
+	mountpoint, err := prepare(mountpoint)
+	if err != nil {
+		return nil, err
+	}
+	s := newFilesystem(tree, o, log)
+	fd, err := mount(mountpoint, o.AllowOther)
+	if err != nil {
+		return nil, err
+	}
+	srv, err := fuse.NewServer(s, fmt.Sprintf("/dev/fd/%d", fd), fuseOptions(o, log))
+	if err != nil {
+		_ = unmount(mountpoint, true)
+		return nil, mountError(mountpoint, err)
+	}
+	m := &Server{mountpoint: mountpoint, fs: s, fuse: srv, done: make(chan struct{})}
+	m.features = newFeatures(srv.KernelSettings(), o.InPlace)
+	if o.NoPassthrough {
+		s.opens.turnOff("it is switched off")
+	} else {
+		s.opens.tryPassthrough()
+	}
+	if s.root {
+		if err := raiseReadahead(mountpoint); err != nil {
+			log.Debug("readahead stays as it is", "error", err)
+		}
+	}
+	tree.SetNotifier(notifier{s})
+	go m.serve()
+	return m, nil
+}
+
+// prepare makes the mountpoint absolute and checks what can be checked.
+func prepare(mountpoint string) (string, error) {
+	abs, err := filepath.Abs(mountpoint)
+	if err != nil {
+		return "", mountError(mountpoint, err)
+	}
+	if _, err := CleanDeadMount(abs); err != nil {
+		return "", err
+	}
+	if abs, err = filepath.EvalSymlinks(abs); err != nil {
+		return "", mountpointError(mountpoint, err)
+	}
+	return abs, checkMountpoint(abs)
+}
+
+func fuseOptions(o Options, log *slog.Logger) *fuse.MountOptions {
+	level := slog.LevelWarn
+	if o.Debug {
+		level = slog.LevelDebug
+	}
+	mo := &fuse.MountOptions{
+		MaxWrite:                 maxWrite,
+		MaxBackground:            maxBackground,
+		Debug:                    o.Debug,
+		Logger:                   slog.NewLogLogger(log.Handler(), level),
+		EnableAcl:                true,
+		DisableSplice:            true, // no faster, tried; and small reads would go through a pipe for nothing
+		EnableSymlinkCaching:     true,
+		ExplicitDataCacheControl: o.InPlace,
+		ExtraCapabilities:        maskOf(capabilities(o.InPlace)),
+		PanicHandler: func(v any) fuse.Status {
+			log.Error("a request panicked", "panic", v, "stack", string(debug.Stack()))
+			return fuse.EIO
+		},
+	}
+	if o.NoPassthrough {
+		mo.DisabledCapabilities = fuse.CAP_PASSTHROUGH
+	}
+	return mo
+}
+
+func (m *Server) serve() {
+	m.fuse.Serve()
+	close(m.done)
+}
+
+// Mountpoint is the directory that the tree is shown at, absolute and without symlinks.
+func (m *Server) Mountpoint() string { return m.mountpoint }
+
+// Wait returns when the mount is gone: unmounted by anybody, and no file in it open any more. Then the tree can be closed.
+func (m *Server) Wait() { <-m.done }
+
+// Unmount takes the mount away. While something is in use it fails with BUSY; lazy takes it out of sight at once instead,
+// and it goes when the last user does. It waits for the end of the mount unless it is lazy. It may be called again.
+func (m *Server) Unmount(lazy bool) error {
+	select {
+	case <-m.done:
+		return nil
+	default:
+	}
+	if err := unmount(m.mountpoint, lazy); err != nil {
+		return err
+	}
+	if !lazy {
+		m.Wait()
+	}
+	return nil
+}
+
+// Features tells what the mount found in the kernel.
+func (m *Server) Features() Features {
+	f := m.features
+	f.Passthrough, f.PassthroughReason = m.fs.opens.passthrough(), m.fs.opens.why()
+	return f
+}
+
+// Counts tells how many requests and notifications of each kind there were; those of which there was none are left out.
+func (m *Server) Counts() map[string]uint64 { return m.fs.counts.snapshot() }
+
+// Nodes is how many inodes the kernel holds.
+func (m *Server) Nodes() int { return m.fs.nodes.len() }

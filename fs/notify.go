@@ -1,0 +1,65 @@
+package fs
+
+import (
+	"time"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"github.com/hyperfs/hyperfs/overlay"
+)
+
+// notifier tells the kernel what to forget. Its methods wait for requests that are under way; see the package's comment.
+type notifier struct{ s *filesystem }
+
+var _ overlay.Notifier = notifier{}
+
+// barrierName is a name that there is no need to remember: an entry notification for it only waits for the directory's lock.
+const barrierName = overlay.StoreName
+
+// knows reports whether the kernel may have heard of n, and makes void the replies that are being worked out.
+func (t notifier) knows(n *overlay.Node) bool {
+	t.s.invalidated.Add(1)
+	return t.s.kernel != nil && (n.Num() == fuse.FUSE_ROOT_ID || t.s.nodes.get(n.Num()) != nil)
+}
+
+// InvalEntry makes the kernel forget what dir has under name, also that it has nothing. The kernel takes the directory's
+// lock for it, so it first applies the replies to all lookups under way there.
+func (t notifier) InvalEntry(dir *overlay.Node, name string) {
+	t.s.counts.add(opInvalEntry)
+	if t.knows(dir) {
+		t.s.kernel.EntryNotify(dir.Num(), name)
+	}
+}
+
+// InvalInode makes the kernel forget attributes, ACLs, and pages from offset 0 to the end, be they of a file or
+// of a listing. It writes back dirty ones first.
+func (t notifier) InvalInode(n *overlay.Node) {
+	t.s.counts.add(opInvalInode)
+	if !t.knows(n) {
+		return
+	}
+	if n.IsDir() {
+		t.s.listings.invalidate(n)
+		t.s.kernel.EntryNotify(n.Num(), barrierName) // waits until listings under way are in the cache that is dropped next
+	}
+	t.inode(n)
+}
+
+// FlushInode makes the kernel write back dirty pages. There is no notification that only does this: it forgets them too. A file that is
+// served past the daemon has none.
+func (t notifier) FlushInode(n *overlay.Node) {
+	t.s.counts.add(opFlushInode)
+	if t.s.opens.isCached(n) && t.knows(n) {
+		t.s.kernel.InodeNotify(n.Num(), 0, 0)
+	}
+}
+
+// inode sends an invalidation. ENOENT for a node that the table has means that the kernel is about to apply the reply that
+// first named it, and that the reply may be out of date; or that it has forgotten it, and the daemon will hear so.
+func (t notifier) inode(n *overlay.Node) {
+	for wait := 100 * time.Microsecond; wait < 50*time.Millisecond; wait *= 2 {
+		if t.s.kernel.InodeNotify(n.Num(), 0, 0) != fuse.ENOENT || t.s.nodes.get(n.Num()) == nil {
+			return
+		}
+		time.Sleep(wait)
+	}
+}

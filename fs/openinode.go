@@ -1,0 +1,260 @@
+package fs
+
+import (
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"github.com/hyperfs/hyperfs/overlay"
+	"golang.org/x/sys/unix"
+)
+
+// ioMode is how the kernel serves the open files of an inode. All that are open at the same time have the same: it fails
+// an open that mixes them with EIO (fs/fuse/iomode.c).
+type ioMode uint8
+
+const (
+	ioNone        ioMode = iota // no open file
+	ioCached                    // through the daemon and the page cache
+	ioPassthrough               // straight to the file underneath
+)
+
+// openFile is what a file handle of the kernel stands for.
+type openFile struct {
+	*overlay.Handle
+	inode *openInode
+	flags int
+	uid   uint32 // who opened it
+}
+
+func (f *openFile) writes() bool { return wantsWrite(f.flags) }
+
+func wantsWrite(flags int) bool { return flags&unix.O_ACCMODE != unix.O_RDONLY }
+
+// openInode is an inode with open files, or with an open or a close under way.
+type openInode struct {
+	users int // who holds it; guarded by openInodes.mu
+
+	mu      sync.Mutex // held over a whole open or close; guards what follows
+	mode    ioMode
+	files   []*openFile
+	backing int32     // the kernel's number of the file underneath, in ioPassthrough
+	mapped  *openFile // closed, but mappings may still write to it: see linger
+}
+
+// openInodes decides the mode of each open: the first one of an inode does, the others follow.
+type openInodes struct {
+	s  *filesystem
+	on atomic.Bool // passthrough may be tried
+
+	mu     sync.Mutex
+	byNode map[*overlay.Node]*openInode // guarded by mu
+	reason string                       // why passthrough is off; guarded by mu
+}
+
+func newOpenInodes(s *filesystem) *openInodes {
+	return &openInodes{s: s, byNode: map[*overlay.Node]*openInode{}}
+}
+
+// hold gives the entry of n, which stays until let.
+func (t *openInodes) hold(n *overlay.Node) *openInode {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	oi := t.byNode[n]
+	if oi == nil {
+		oi = &openInode{}
+		t.byNode[n] = oi
+	}
+	oi.users++
+	return oi
+}
+
+func (t *openInodes) let(n *overlay.Node, oi *openInode) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if oi.users--; oi.users == 0 {
+		delete(t.byNode, n)
+	}
+}
+
+// cachedReadMax is the size, in bytes, up to which a file that is opened for reading is cached: what is read again and again needs no
+// request but the open then, while each read past the daemon makes the kernel ask for the access time anew. Larger files
+// are not worth their pages being held twice.
+const cachedReadMax = 128 << 10
+
+// open opens a file in the mode that its inode has, or gets by this open.
+func (t *openInodes) open(n *overlay.Node, flags int, c *overlay.Caller, out *fuse.OpenOut) (*openFile, error) {
+	oi := t.hold(n)
+	oi.mu.Lock()
+	defer oi.mu.Unlock()
+	direct := t.wantsDirect(oi, n, flags, c.UID)
+	h, err := t.s.tree.Open(n, flags, direct, c)
+	var f *openFile
+	if err == nil {
+		f, err = t.admit(oi, h, flags, c.UID, out)
+	}
+	if err != nil {
+		t.let(n, oi)
+		return nil, err
+	}
+	return f, nil
+}
+
+// wantsDirect tells what to ask the tree for. Mappings that outlive their file see no pages but those underneath,
+// so they too keep the mode as it is. The caller holds oi.mu.
+func (t *openInodes) wantsDirect(oi *openInode, n *overlay.Node, flags int, uid uint32) bool {
+	switch {
+	case oi.mode == ioCached:
+		return false
+	case oi.mode == ioPassthrough || oi.mapped != nil:
+		return true
+	case !t.passthrough():
+		return false
+	case uid == 0 && wantsWrite(flags):
+		return true
+	}
+	a, err := t.s.tree.GetAttr(n, nil)
+	if err != nil || wantsWrite(flags) {
+		return err == nil && !privileged(a.Mode) // see checkPrivileged
+	}
+	return a.Size > cachedReadMax
+}
+
+// created is open for a file that the tree has just made and opened.
+func (t *openInodes) created(h *overlay.Handle, flags int, uid uint32, out *fuse.OpenOut) (*openFile, error) {
+	n := h.Node()
+	oi := t.hold(n)
+	oi.mu.Lock()
+	defer oi.mu.Unlock()
+	f, err := t.admit(oi, h, flags, uid, out)
+	if err != nil {
+		t.let(n, oi)
+	}
+	return f, err
+}
+
+// admit settles the mode of a handle and tells the kernel. It takes the handle over. The caller holds oi.mu.
+func (t *openInodes) admit(oi *openInode, h *overlay.Handle, flags int, uid uint32, out *fuse.OpenOut) (*openFile, error) {
+	if h.Direct() && oi.mode == ioNone && !t.register(oi, h) {
+		again, err := t.reopenCached(h, flags)
+		if err != nil {
+			return nil, err
+		}
+		h = again
+	}
+	f := &openFile{Handle: h, inode: oi, flags: flags, uid: uid}
+	if err := t.checkPrivileged(oi, f); err != nil {
+		h.Release()
+		return nil, err
+	}
+	if oi.mode == ioNone {
+		oi.mode = ioCached
+	}
+	oi.files = append(oi.files, f)
+	out.OpenFlags = t.openFlags(oi)
+	out.BackingID = oi.backing
+	return f, nil
+}
+
+// checkPrivileged refuses what the tree promises not to be. Where somebody but root opens a set-user-ID file for writing that has to be
+// served by passthrough, it clears that at once: the kernel leaves it to the daemon to do so on a write, and lets it see
+// none; and the lower does not clear it, as the kernel writes to it with the daemon's rights.
+func (t *openInodes) checkPrivileged(oi *openInode, f *openFile) error {
+	if oi.mode != ioPassthrough {
+		return nil
+	}
+	if !f.Direct() {
+		return errors.New("a file that is open for passthrough cannot be opened otherwise")
+	}
+	if f.uid != 0 && f.writes() {
+		return t.s.killPriv(f.Node(), f.Handle)
+	}
+	return nil
+}
+
+// closeTime is how long a file that was closed may go on to count as open.
+const closeTime = 250 * time.Millisecond
+
+// mayGrant reports whether a file may get set-user-ID or set-group-ID by uid: not while somebody else can write to it and would
+// not be seen doing so. It waits for closes that are under way.
+func (t *openInodes) mayGrant(n *overlay.Node, uid uint32) bool {
+	oi := t.hold(n)
+	defer t.let(n, oi)
+	for wait := 5 * time.Millisecond; oi.writtenUnseen(uid); wait *= 2 {
+		if wait > closeTime {
+			return false
+		}
+		time.Sleep(wait)
+	}
+	return true
+}
+
+// writtenUnseen reports whether somebody else than root and uid may be writing past the daemon.
+func (oi *openInode) writtenUnseen(uid uint32) bool {
+	oi.mu.Lock()
+	defer oi.mu.Unlock()
+	if oi.mode != ioPassthrough && oi.mapped == nil {
+		return false
+	}
+	stranger := func(f *openFile) bool { return f.writes() && f.uid != 0 && f.uid != uid }
+	return slices.ContainsFunc(oi.files, stranger) || oi.mapped != nil && stranger(oi.mapped)
+}
+
+// openFlags are what the kernel is told of an open file. Nothing is to be done at a close.
+func (t *openInodes) openFlags(oi *openInode) uint32 {
+	switch {
+	case oi.mode == ioPassthrough:
+		t.s.counts.add(opPassthrough)
+		return fuse.FOPEN_NOFLUSH | fuse.FOPEN_PASSTHROUGH // FOPEN_KEEP_CACHE is not allowed with it
+	case t.s.inPlace:
+		return fuse.FOPEN_NOFLUSH | fuse.FOPEN_KEEP_CACHE
+	}
+	return fuse.FOPEN_NOFLUSH
+}
+
+// reopenCached replaces a handle by one that is not direct.
+func (t *openInodes) reopenCached(h *overlay.Handle, flags int) (*overlay.Handle, error) {
+	defer h.Release()
+	const done = unix.O_CREAT | unix.O_EXCL | unix.O_TRUNC | unix.O_TMPFILE&^unix.O_DIRECTORY
+	return t.s.tree.Open(h.Node(), flags&^done, false, nil)
+}
+
+// close ends an open file.
+func (t *openInodes) close(f *openFile) {
+	oi := f.inode
+	oi.mu.Lock()
+	defer oi.mu.Unlock()
+	oi.files = slices.DeleteFunc(oi.files, func(o *openFile) bool { return o == f })
+	if len(oi.files) == 0 {
+		t.unregister(oi)
+		oi.mode = ioNone
+	}
+	if f.Direct() && f.writes() && oi.mapped == nil && !slices.ContainsFunc(oi.files, (*openFile).writes) {
+		oi.mapped = f
+	} else {
+		t.release(f)
+	}
+	t.linger(oi, firstLook)
+}
+
+// isCached reports whether n has open files that the kernel keeps pages of.
+func (t *openInodes) isCached(n *overlay.Node) bool {
+	t.mu.Lock()
+	oi := t.byNode[n]
+	t.mu.Unlock()
+	if oi == nil {
+		return false
+	}
+	oi.mu.Lock()
+	defer oi.mu.Unlock()
+	return oi.mode == ioCached
+}
+
+func (t *openInodes) release(f *openFile) {
+	n := f.Node()
+	f.Handle.Release()
+	t.let(n, f.inode)
+}

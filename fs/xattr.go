@@ -1,0 +1,109 @@
+package fs
+
+import (
+	"bytes"
+	"strings"
+	"syscall"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"github.com/hyperfs/hyperfs/overlay"
+	"golang.org/x/sys/unix"
+)
+
+// setXattrKillSGID is FUSE_SETXATTR_ACL_KILL_SGID of linux/fuse.h: the caller sets an ACL and is not of the file's group.
+const setXattrKillSGID = 1
+
+// GetXAttr reads an attribute. With no room in dest it gives the size; ERANGE says that the room is too small.
+func (s *filesystem) GetXAttr(_ <-chan struct{}, in *fuse.InHeader, name string, dest []byte) (uint32, fuse.Status) {
+	s.counts.add(opGetXattr)
+	n, st := s.node(in.NodeId)
+	if !st.Ok() {
+		return 0, st
+	}
+	size, err := s.tree.GetXattr(n, name, dest)
+	return uint32(max(size, 0)), status(err)
+}
+
+// ListXAttr lists names as GetXAttr reads values. Those of trusted.* are only for root, which the lower cannot check,
+// as it sees the daemon.
+func (s *filesystem) ListXAttr(_ <-chan struct{}, in *fuse.InHeader, dest []byte) (uint32, fuse.Status) {
+	s.counts.add(opListXattr)
+	n, st := s.node(in.NodeId)
+	if !st.Ok() {
+		return 0, st
+	}
+	if s.root && in.Uid != 0 {
+		return s.listVisible(n, dest)
+	}
+	size, err := s.tree.ListXattr(n, dest)
+	return uint32(max(size, 0)), status(err)
+}
+
+func (s *filesystem) listVisible(n *overlay.Node, dest []byte) (uint32, fuse.Status) {
+	all, err := s.allXattrs(n)
+	if err != nil {
+		return 0, status(err)
+	}
+	var names bytes.Buffer
+	for name := range strings.SplitAfterSeq(string(all), "\x00") {
+		if !strings.HasPrefix(name, "trusted.") {
+			names.WriteString(name)
+		}
+	}
+	if len(dest) > 0 && names.Len() > len(dest) {
+		return uint32(names.Len()), fuse.ERANGE
+	}
+	copy(dest, names.Bytes())
+	return uint32(names.Len()), fuse.OK
+}
+
+func (s *filesystem) allXattrs(n *overlay.Node) ([]byte, error) {
+	buf := make([]byte, 1024)
+	for {
+		size, err := s.tree.ListXattr(n, buf)
+		if err == unix.ERANGE && len(buf) < 1<<20 {
+			buf = make([]byte, 4*len(buf))
+			continue
+		}
+		return buf[:max(size, 0)], err
+	}
+}
+
+func (s *filesystem) SetXAttr(_ <-chan struct{}, in *fuse.SetXAttrIn, name string, value []byte) fuse.Status {
+	s.counts.add(opSetXattr)
+	n, st := s.node(in.NodeId)
+	if !st.Ok() {
+		return st
+	}
+	if err := s.tree.SetXattr(n, name, value, int(in.Flags)); err != nil {
+		return status(err)
+	}
+	if in.SetXAttrFlags&setXattrKillSGID != 0 {
+		return status(s.killSGID(n))
+	}
+	return fuse.OK
+}
+
+func (s *filesystem) killSGID(n *overlay.Node) error {
+	a, err := s.tree.GetAttr(n, nil)
+	if err != nil || a.Mode&unix.S_ISGID == 0 {
+		return err
+	}
+	_, err = s.tree.SetAttr(n, nil, &overlay.SetAttr{Valid: overlay.SetMode, Mode: a.Mode &^ unix.S_ISGID})
+	return err
+}
+
+func (s *filesystem) RemoveXAttr(_ <-chan struct{}, in *fuse.InHeader, name string) fuse.Status {
+	s.counts.add(opRemoveXattr)
+	n, st := s.node(in.NodeId)
+	if !st.Ok() {
+		return st
+	}
+	return status(s.tree.RemoveXattr(n, name))
+}
+
+// Ioctl refuses all: those that change or read inode flags would need preimages of their own.
+func (s *filesystem) Ioctl(_ <-chan struct{}, _ *fuse.IoctlIn, _ []byte, _ *fuse.IoctlOut, _ []byte) fuse.Status {
+	s.counts.add(opIoctl)
+	return fuse.Status(syscall.ENOTTY)
+}

@@ -1,0 +1,122 @@
+package fs_test
+
+import (
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/hyperfs/hyperfs/fs"
+	"golang.org/x/sys/unix"
+)
+
+func TestXattrSizes(t *testing.T) {
+	eachVariant(t, func(t *testing.T, m *mounted) {
+		p := m.write(t, "f", "x")
+		value := strings.Repeat("v", 3000)
+		_, err := unix.Getxattr(p, "user.x", nil)
+		want(t, err, unix.ENODATA)
+		must(t, unix.Setxattr(p, "user.x", []byte(value), unix.XATTR_CREATE))
+		want(t, unix.Setxattr(p, "user.x", nil, unix.XATTR_CREATE), unix.EEXIST)
+		want(t, unix.Setxattr(p, "user.y", nil, unix.XATTR_REPLACE), unix.ENODATA)
+		must(t, unix.Setxattr(p, "user.empty", nil, 0))
+		if n, err := unix.Getxattr(p, "user.x", nil); n != 3000 || err != nil {
+			t.Error("size:", n, err)
+		}
+		_, err = unix.Getxattr(p, "user.x", make([]byte, 2999))
+		want(t, err, unix.ERANGE)
+		b := make([]byte, 4000)
+		if n, err := unix.Getxattr(p, "user.x", b); string(b[:n]) != value || err != nil {
+			t.Error("value:", n, err)
+		}
+		if n, err := unix.Getxattr(p, "user.empty", b); n != 0 || err != nil {
+			t.Error("empty value:", n, err)
+		}
+		size, err := unix.Listxattr(p, nil)
+		must(t, err)
+		_, err = unix.Listxattr(p, make([]byte, size-1))
+		want(t, err, unix.ERANGE)
+		n, err := unix.Listxattr(p, b[:size])
+		if err != nil || !strings.Contains(string(b[:n]), "user.x\x00") || !strings.Contains(string(b[:n]), "user.empty\x00") {
+			t.Errorf("names: %q, %v", b[:n], err)
+		}
+		must(t, unix.Removexattr(p, "user.x"))
+		want(t, unix.Removexattr(p, "user.x"), unix.ENODATA)
+	})
+}
+
+func TestTrustedXattrsAreOnlyListedForRoot(t *testing.T) {
+	m := sharedMount(t, fs.Options{InPlace: true})
+	p := m.write(t, "f", "x")
+	must(t, unix.Setxattr(p, "trusted.secret", []byte("s"), 0))
+	must(t, unix.Setxattr(p, "user.open", []byte("o"), 0))
+	if out, err := runHelper(t, somebody, "listxattr", p); err != nil || out != `"user.open\x00"` {
+		t.Errorf("somebody sees %s, %v", out, err)
+	}
+	if out, err := runHelper(t, 0, "listxattr", p); err != nil || !strings.Contains(out, "trusted.secret") {
+		t.Errorf("root sees %s, %v", out, err)
+	}
+}
+
+// tool runs a program that the machine must have.
+func tool(t *testing.T, name string, args ...string) string {
+	t.Helper()
+	out, err := exec.Command(name, args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s %v: %v: %s", name, args, err, out)
+	}
+	return string(out)
+}
+
+func TestACLsAreKeptAndObeyed(t *testing.T) {
+	for _, o := range []fs.Options{{InPlace: true}, {}} {
+		m := sharedMount(t, o)
+		p := m.write(t, "f", "secret")
+		must(t, os.Chmod(p, 0o600))
+		if _, err := runHelper(t, somebody, "append", p, "!"); err == nil {
+			t.Fatal("somebody can write without an ACL")
+		}
+		tool(t, "setfacl", "-m", "u:12345:rw", p)
+		if acl := tool(t, "getfacl", "-cpn", p); !strings.Contains(acl, "user:12345:rw-") || !strings.Contains(acl, "mask::rw-") {
+			t.Fatal(acl)
+		}
+		if out, err := runHelper(t, somebody, "append", p, "!"); err != nil {
+			t.Fatal("somebody can't write with an ACL:", out)
+		}
+		var st unix.Stat_t
+		must(t, unix.Stat(p, &st))
+		if st.Mode&0o777 != 0o660 {
+			t.Errorf("the mask is not in the mode: %o", st.Mode)
+		}
+		tool(t, "setfacl", "-x", "u:12345", p)
+		if _, err := runHelper(t, somebody, "append", p, "!"); err == nil {
+			t.Fatal("somebody can write after the ACL is gone")
+		}
+	}
+}
+
+func TestDefaultACLTakesThePlaceOfTheUmask(t *testing.T) {
+	m := sharedMount(t, fs.Options{InPlace: true})
+	d := m.path("d")
+	must(t, os.Mkdir(d, 0o777))
+	must(t, os.Chmod(d, 0o777))
+	if out, err := runHelper(t, somebody, "create", d+"/plain"); err != nil {
+		t.Fatal(out)
+	}
+	tool(t, "setfacl", "-d", "-m", "u::rwx,g::rwx,o::rx,u:7:rw", d)
+	if out, err := runHelper(t, somebody, "create", d+"/inherits"); err != nil {
+		t.Fatal(out)
+	}
+	var st unix.Stat_t
+	must(t, unix.Stat(d+"/plain", &st))
+	if st.Mode&0o777 != 0o640 {
+		t.Errorf("without an ACL the mode is %o", st.Mode)
+	}
+	must(t, unix.Stat(d+"/inherits", &st))
+	if st.Mode&0o777 != 0o664 {
+		t.Errorf("with an ACL the mode is %o", st.Mode)
+	}
+	if acl := tool(t, "getfacl", "-cpn", d+"/inherits"); !strings.Contains(acl, "user:7:rw-") {
+		t.Error(acl)
+	}
+}
