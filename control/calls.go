@@ -1,0 +1,166 @@
+package control
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"net/url"
+
+	"github.com/hyperfs/hyperfs/checkpoint"
+	"github.com/hyperfs/hyperfs/internal/errs"
+	"github.com/hyperfs/hyperfs/overlay"
+)
+
+// Status gives one screen of state.
+func (c *Client) Status(ctx context.Context) (r StatusReply, err error) {
+	return r, c.call(ctx, "status", http.MethodGet, "/v1/status", nil, nil, &r)
+}
+
+// Diagnostics gives everything that the workspace knows about itself.
+func (c *Client) Diagnostics(ctx context.Context) (r DiagnosticsReply, err error) {
+	return r, c.call(ctx, "diagnostics", http.MethodGet, "/v1/diagnostics", nil, nil, &r)
+}
+
+// Version says what the daemon was built from, and the features it found.
+func (c *Client) Version(ctx context.Context) (r Version, err error) {
+	return r, c.call(ctx, "version", http.MethodGet, "/v1/version", nil, nil, &r)
+}
+
+// Snapshot makes a checkpoint.
+func (c *Client) Snapshot(ctx context.Context, o overlay.SnapshotOptions) (r checkpoint.Checkpoint, err error) {
+	return r, c.call(ctx, "snapshot", http.MethodPost, "/v1/checkpoints", nil, &o, &r)
+}
+
+// Reserve gives an ID for a later snapshot.
+func (c *Client) Reserve(ctx context.Context) (string, error) {
+	var r ReserveReply
+	err := c.call(ctx, "reserve", http.MethodPost, "/v1/checkpoints/reserve", nil, nil, &r)
+	return r.ID, err
+}
+
+// List gives the checkpoints that o lets through, oldest first.
+func (c *Client) List(ctx context.Context, o overlay.ListOptions) ([]checkpoint.Checkpoint, error) {
+	q := values("branch", o.Branch, "subagent", o.Subagent, "agent", o.Agent)
+	setFlag(q, "all", o.IncludeInactive)
+	var r CheckpointsReply
+	err := c.call(ctx, "list", http.MethodGet, "/v1/checkpoints", q, nil, &r)
+	return r.Checkpoints, err
+}
+
+// Show gives one checkpoint with its relatives.
+func (c *Client) Show(ctx context.Context, id string) (r CheckpointReply, err error) {
+	return r, c.byID(ctx, "show", http.MethodGet, id, "", nil, &r)
+}
+
+// Drop forgets a checkpoint. The workspace stays as it is.
+func (c *Client) Drop(ctx context.Context, id string) error {
+	return c.byID(ctx, "drop", http.MethodDelete, id, "", nil, new(DropReply))
+}
+
+// Rollback puts the workspace back to a checkpoint.
+func (c *Client) Rollback(ctx context.Context, id string, o overlay.RollbackOptions) (r overlay.RollbackResult, err error) {
+	return r, c.byID(ctx, "rollback", http.MethodPost, id, "/rollback", &o, &r)
+}
+
+// Undo undoes the last rollback.
+func (c *Client) Undo(ctx context.Context) (r overlay.RollbackResult, err error) {
+	return r, c.call(ctx, "undo", http.MethodPost, "/v1/undo", nil, nil, &r)
+}
+
+// Promote accepts what is there now. With a patch asked for, a failure to make it leaves the checkpoint active.
+func (c *Client) Promote(ctx context.Context, id string, o PromoteOptions) (r PromoteReply, err error) {
+	err = c.byID(ctx, "promote", http.MethodPost, id, "/promote", &o, &r)
+	r.NotUTF8.restore("/patch", &r.Patch)
+	return r, err
+}
+
+// Diff gives what differs between two checkpoints: from "" is the newest one, to "" is now. With expand, what is below a
+// new directory is listed too.
+func (c *Client) Diff(ctx context.Context, from, to string, expand bool) (overlay.Diff, error) {
+	q := values("from", from, "to", to)
+	setFlag(q, "expand", expand)
+	var r DiffReply
+	err := c.call(ctx, "diff", http.MethodGet, "/v1/diff", q, nil, &r)
+	r.restore()
+	return r.Diff, err
+}
+
+// Patch writes the same as a patch that git apply takes to w. If it gives nil, all of the patch was written.
+func (c *Client) Patch(ctx context.Context, from, to string, w io.Writer) error {
+	resp, err := c.request(ctx, "patch", http.MethodGet, "/v1/patch", values("from", from, "to", to), nil)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	in := &readFailure{r: resp.Body}
+	if _, err = io.Copy(w, in); err != nil && in.err != nil {
+		return unreachable(ctx, "patch", err)
+	}
+	return errs.Wrap(Internal, "patch", "", err)
+}
+
+// readFailure remembers that it was reading that failed, and not what was done with the bytes.
+type readFailure struct {
+	r   io.Reader
+	err error
+}
+
+func (f *readFailure) Read(p []byte) (int, error) {
+	n, err := f.r.Read(p)
+	if err != io.EOF {
+		f.err = err
+	}
+	return n, err
+}
+
+// Reconcile gives what changed since a checkpoint; "" is the newest one.
+func (c *Client) Reconcile(ctx context.Context, id string) (overlay.ReconcileResult, error) {
+	var r ReconcileReply
+	err := c.call(ctx, "reconcile", http.MethodGet, "/v1/reconcile", values("checkpoint", id), nil, &r)
+	r.restore()
+	return r.ReconcileResult, err
+}
+
+// GC frees what nothing refers to.
+func (c *Client) GC(ctx context.Context) (r overlay.GCResult, err error) {
+	return r, c.call(ctx, "gc", http.MethodPost, "/v1/gc", nil, nil, &r)
+}
+
+// Fsck lists the invariants that do not hold. Deep reads every preimage too.
+func (c *Client) Fsck(ctx context.Context, deep bool) ([]overlay.Problem, error) {
+	q := url.Values{}
+	setFlag(q, "deep", deep)
+	var r FsckReply
+	err := c.call(ctx, "fsck", http.MethodPost, "/v1/fsck", q, nil, &r)
+	return r.Problems, err
+}
+
+// Unmount makes the workspace an ordinary directory again and ends the daemon. When it gives nil, the store is free.
+func (c *Client) Unmount(ctx context.Context, o UnmountOptions) (r UnmountReply, err error) {
+	return r, c.call(ctx, "unmount", http.MethodPost, "/v1/unmount", nil, &o, &r)
+}
+
+// byID calls what is below one checkpoint. An ID that is no path element is refused here: it names nothing.
+func (c *Client) byID(ctx context.Context, op, method, id, sub string, body, reply any) error {
+	if id == "" || id == "." || id == ".." {
+		return errs.New(Usage, op, id, "%q is no checkpoint ID", id)
+	}
+	return c.call(ctx, op, method, "/v1/checkpoints/"+url.PathEscape(id)+sub, nil, body, reply)
+}
+
+// values makes query parameters of pairs of names and values. Empty ones are left out.
+func values(pairs ...string) url.Values {
+	q := url.Values{}
+	for i := 0; i < len(pairs); i += 2 {
+		if pairs[i+1] != "" {
+			q.Set(pairs[i], pairs[i+1])
+		}
+	}
+	return q
+}
+
+func setFlag(q url.Values, name string, on bool) {
+	if on {
+		q.Set(name, "true")
+	}
+}

@@ -1,0 +1,112 @@
+package control
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/hyperfs/hyperfs/checkpoint"
+	"github.com/hyperfs/hyperfs/overlay"
+)
+
+func status(s *Server, _ context.Context, _ *call, _ *none) (StatusReply, error) {
+	return StatusReply{Status: s.workspace.Status(), Daemon: s.daemon()}, nil
+}
+
+func diagnostics(s *Server, _ context.Context, _ *call, _ *none) (DiagnosticsReply, error) {
+	d := DiagnosticsReply{Diagnostics: s.workspace.Diagnostics(), Daemon: s.daemon(), Counters: s.host.Counters()}
+	d.Probes, d.Active = nonNil(d.Probes), nonNil(d.Active)
+	return d, nil
+}
+
+func version(s *Server, _ context.Context, _ *call, _ *none) (Version, error) {
+	return s.daemon().Version, nil
+}
+
+func snapshot(s *Server, ctx context.Context, _ *call, o *overlay.SnapshotOptions) (checkpoint.Checkpoint, error) {
+	return s.workspace.Snapshot(ctx, *o)
+}
+
+func list(s *Server, _ context.Context, c *call, _ *none) (CheckpointsReply, error) {
+	l, err := s.workspace.List(overlay.ListOptions{
+		Branch:          c.query["branch"],
+		Subagent:        c.query["subagent"],
+		Agent:           c.query["agent"],
+		IncludeInactive: c.query.flag("all"),
+	})
+	return CheckpointsReply{nonNil(l)}, err
+}
+
+func reserve(s *Server, _ context.Context, _ *call, _ *none) (ReserveReply, error) {
+	return ReserveReply{s.workspace.Reserve()}, nil
+}
+
+func show(s *Server, _ context.Context, c *call, _ *none) (r CheckpointReply, err error) {
+	if r.Checkpoint, err = s.workspace.Get(c.id); err != nil {
+		return r, err
+	}
+	if r.Lineage, err = s.workspace.Lineage(c.id); err != nil {
+		return r, err
+	}
+	r.Children, err = s.workspace.Children(c.id, true)
+	r.Lineage, r.Children = nonNil(r.Lineage), nonNil(r.Children)
+	return r, err
+}
+
+func drop(s *Server, ctx context.Context, c *call, _ *none) (DropReply, error) {
+	return DropReply{c.id}, s.workspace.Drop(ctx, c.id)
+}
+
+func rollback(s *Server, ctx context.Context, c *call, o *overlay.RollbackOptions) (overlay.RollbackResult, error) {
+	return s.workspace.Rollback(ctx, c.id, *o)
+}
+
+func undo(s *Server, ctx context.Context, _ *call, _ *none) (overlay.RollbackResult, error) {
+	return s.workspace.Undo(ctx)
+}
+
+func diff(s *Server, ctx context.Context, c *call, _ *none) (DiffReply, error) {
+	d, err := s.workspace.Diff(ctx, c.query["from"], c.query["to"], c.query.flag("expand"))
+	return NewDiffReply(d), err
+}
+
+func reconcile(s *Server, ctx context.Context, c *call, _ *none) (ReconcileReply, error) {
+	r, err := s.workspace.Reconcile(ctx, c.query["checkpoint"])
+	return NewReconcileReply(r), err
+}
+
+func gc(s *Server, ctx context.Context, _ *call, _ *none) (overlay.GCResult, error) {
+	return s.workspace.GC(ctx)
+}
+
+func fsck(s *Server, ctx context.Context, c *call, _ *none) (FsckReply, error) {
+	p, err := s.workspace.Fsck(ctx, c.query.flag("deep"))
+	return FsckReply{nonNil(p)}, err
+}
+
+// lazyPatience is how long a lazy unmount waits for the daemon to end before it answers that it has not.
+const lazyPatience = time.Second
+
+// unmount answers only when the workspace has been released, so that another daemon can start at once: see Server.Close. A
+// lazy one does not wait for files to be closed.
+func unmount(s *Server, ctx context.Context, _ *call, o *UnmountOptions) (UnmountReply, error) {
+	r := UnmountReply{Workspace: s.workspace.Root(), PID: s.daemon().PID}
+	if err := s.host.Unmount(ctx, *o); err != nil {
+		return r, err
+	}
+	var patience <-chan time.Time // nil: for ever
+	if o.Lazy && !o.Force {
+		patience = time.After(lazyPatience)
+	}
+	select {
+	case <-s.released:
+		r.Ended = true
+		return r, s.releaseErr
+	case <-patience:
+		return r, nil
+	}
+}
+
+func openapi(s *Server, w http.ResponseWriter, _ *call) error {
+	return writeJSON(w, http.StatusOK, s.document())
+}

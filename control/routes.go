@@ -1,0 +1,94 @@
+package control
+
+import (
+	"context"
+	"net/http"
+	"reflect"
+)
+
+// route is one call of the API. The mux and the OpenAPI document are made from it.
+type route struct {
+	method, path string
+	op           string // operationId, and the name of the call in errors and logs
+	doc          string // one line
+	query        []param
+	body         reflect.Type // nil: no body
+	reply        reflect.Type // nil: not JSON
+	media        string       // of a reply that is not JSON
+	serve        handler
+}
+
+// handler answers a request. An error that it gives becomes the reply, provided that it has written nothing.
+type handler func(s *Server, w http.ResponseWriter, c *call) error
+
+// call is one request, checked.
+type call struct {
+	*http.Request
+	id    string // the {id} of the path
+	query query
+	body  any // a pointer to the route's body type
+}
+
+// jsonRoute makes a route from a function of typed request and reply.
+func jsonRoute[B, R any](method, path, op, doc string, fn func(s *Server, ctx context.Context, c *call, body *B) (R, error), query ...param) route {
+	r := route{method: method, path: path, op: op, doc: doc, query: query, reply: reflect.TypeFor[R]()}
+	if t := reflect.TypeFor[B](); t != reflect.TypeFor[none]() {
+		r.body = t
+	}
+	r.serve = func(s *Server, w http.ResponseWriter, c *call) error {
+		body, _ := c.body.(*B)
+		reply, err := fn(s, c.Context(), c, body)
+		if err != nil {
+			return err
+		}
+		return writeJSON(w, http.StatusOK, &reply)
+	}
+	return r
+}
+
+// streamRoute makes a route that writes something else than JSON.
+func streamRoute(path, op, doc, media string, serve handler, query ...param) route {
+	return route{method: http.MethodGet, path: path, op: op, doc: doc, query: query, media: media, serve: serve}
+}
+
+// Query parameters that more than one call has.
+var (
+	paramFrom = param{name: "from", doc: "ID of the older checkpoint; the newest one if left out"}
+	paramTo   = param{name: "to", doc: "ID of the newer checkpoint; what is there now if left out"}
+)
+
+// routes is the API.
+var routes = []route{
+	jsonRoute(http.MethodGet, "/v1/status", "status", "One screen of state.", status),
+	jsonRoute(http.MethodGet, "/v1/diagnostics", "diagnostics", "Everything that the workspace knows about itself; asking runs no scan.", diagnostics),
+	jsonRoute(http.MethodGet, "/v1/version", "version", "What was built from what, and the features found.", version),
+	jsonRoute(http.MethodPost, "/v1/checkpoints", "snapshot", "Makes a checkpoint.", snapshot),
+	jsonRoute(http.MethodGet, "/v1/checkpoints", "list", "Lists checkpoints, oldest first.", list,
+		param{name: "branch", doc: "only of this branch"},
+		param{name: "subagent", doc: "only of this subagent"},
+		param{name: "agent", doc: "only of this agent"},
+		param{name: "all", flag: true, doc: "also promoted and disposed ones"}),
+	jsonRoute(http.MethodPost, "/v1/checkpoints/reserve", "reserve", "Gives an ID that a later snapshot may use.", reserve),
+	jsonRoute(http.MethodGet, "/v1/checkpoints/{id}", "show", "One checkpoint with its lineage and children.", show),
+	jsonRoute(http.MethodDelete, "/v1/checkpoints/{id}", "drop", "Forgets a checkpoint. The workspace stays as it is.", drop),
+	jsonRoute(http.MethodPost, "/v1/checkpoints/{id}/rollback", "rollback", "Puts the workspace back to a checkpoint.", rollback),
+	jsonRoute(http.MethodPost, "/v1/checkpoints/{id}/promote", "promote", "Accepts what is there now and frees the preimages. If the patch fails, the checkpoint stays active.", promote),
+	jsonRoute(http.MethodPost, "/v1/undo", "undo", "Undoes the last rollback.", undo),
+	jsonRoute(http.MethodGet, "/v1/diff", "diff", "What differs between two checkpoints, or between one and now.", diff,
+		paramFrom, paramTo, param{name: "expand", flag: true, doc: "list what is below a new directory too"}),
+	streamRoute("/v1/patch", "patch", "The same as a patch that `git apply` takes. It is complete if the status is 200.", mediaPatch, patch, paramFrom, paramTo),
+	jsonRoute(http.MethodGet, "/v1/reconcile", "reconcile", "Created, modified, deleted and renamed paths since a checkpoint.", reconcile,
+		param{name: "checkpoint", doc: "ID; the newest one if left out"}),
+	jsonRoute(http.MethodPost, "/v1/gc", "gc", "Frees what nothing refers to.", gc),
+	jsonRoute(http.MethodPost, "/v1/fsck", "fsck", "Proves the invariants of the store.", fsck,
+		param{name: "deep", flag: true, doc: "read every preimage too"}),
+	jsonRoute(http.MethodPost, "/v1/unmount", "unmount", "Unmounts and ends the daemon. The reply comes when the store is free.", unmount),
+	streamRoute("/v1/events", "events", "Changes of state as server-sent events, from now on. A `lost` event says how many did not fit.", mediaEvents, events),
+	streamRoute("/openapi.json", "openapi", "This document.", mediaJSON, openapi),
+}
+
+const (
+	mediaJSON   = "application/json"
+	mediaPatch  = "text/x-diff"
+	mediaEvents = "text/event-stream"
+)

@@ -1,0 +1,82 @@
+package control
+
+import (
+	"github.com/hyperfs/hyperfs/checkpoint"
+	"github.com/hyperfs/hyperfs/overlay"
+)
+
+// NotUTF8 carries the exact bytes of strings that are not valid UTF-8, which JSON cannot hold: paths are arbitrary bytes.
+// A key is the JSON Pointer (RFC 6901) of a string in the same document, a value its bytes in base64. The string in the
+// document itself shows U+FFFD in the place of what is not UTF-8. The client puts the bytes back.
+type NotUTF8 map[string][]byte
+
+// StatusReply is the answer to GET /v1/status.
+type StatusReply struct {
+	overlay.Status
+	Daemon Daemon `json:"daemon"`
+}
+
+// DiagnosticsReply is the answer to GET /v1/diagnostics.
+type DiagnosticsReply struct {
+	overlay.Diagnostics
+	Daemon   Daemon            `json:"daemon"`
+	Counters map[string]uint64 `json:"counters,omitempty"` // requests of the kernel since the mount, by kind
+}
+
+// CheckpointsReply is the answer to GET /v1/checkpoints, oldest first.
+type CheckpointsReply struct {
+	Checkpoints []checkpoint.Checkpoint `json:"checkpoints"`
+}
+
+// CheckpointReply is one checkpoint with its relatives.
+type CheckpointReply struct {
+	checkpoint.Checkpoint
+	Lineage  []checkpoint.Checkpoint `json:"lineage"`  // oldest first, itself last
+	Children []checkpoint.Checkpoint `json:"children"` // also inactive ones
+}
+
+// ReserveReply carries an ID that a later snapshot may use.
+type ReserveReply struct {
+	ID string `json:"id"`
+}
+
+// PromoteOptions say how to promote.
+type PromoteOptions struct {
+	Patch bool `json:"patch,omitempty"` // also give the patch from the checkpoint to now
+}
+
+// PromoteReply is a promoted checkpoint.
+type PromoteReply struct {
+	Checkpoint checkpoint.Checkpoint `json:"checkpoint"`
+	Patch      string                `json:"patch,omitempty"` // if it was asked for
+	NotUTF8    NotUTF8               `json:"not_utf8,omitempty"`
+}
+
+// DropReply is the answer to a drop.
+type DropReply struct {
+	Dropped string `json:"dropped"`
+}
+
+// DiffReply is the answer to GET /v1/diff.
+type DiffReply struct {
+	overlay.Diff
+	NotUTF8 NotUTF8 `json:"not_utf8,omitempty"`
+}
+
+// ReconcileReply is the answer to GET /v1/reconcile.
+type ReconcileReply struct {
+	overlay.ReconcileResult
+	NotUTF8 NotUTF8 `json:"not_utf8,omitempty"`
+}
+
+// FsckReply lists the invariants that do not hold. None is good news.
+type FsckReply struct {
+	Problems []overlay.Problem `json:"problems"`
+}
+
+// UnmountReply is given when the workspace is an ordinary directory again.
+type UnmountReply struct {
+	Workspace string `json:"workspace"`
+	PID       int    `json:"pid"`   // of the daemon
+	Ended     bool   `json:"ended"` // the store is free for another daemon; false only of a lazy one, while files are open
+}
