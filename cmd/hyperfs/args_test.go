@@ -1,0 +1,58 @@
+package main
+
+import (
+	"io"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestFlagsMayFollowArguments(t *testing.T) {
+	app := newApp(nil, io.Discard, io.Discard)
+	for in, want := range map[string]string{
+		"hyperfs rollback ID --json":           "hyperfs rollback --json -- ID",
+		"hyperfs rollback --json ID":           "hyperfs rollback --json -- ID",
+		"hyperfs -C dir list --agent a --all":  "hyperfs -C dir list --agent a --all --",
+		"hyperfs mount DIR --at M --sync":      "hyperfs mount --at M --sync -- DIR",
+		"hyperfs mount DIR --at=M":             "hyperfs mount --at=M -- DIR",
+		"hyperfs drop -- -odd --json":          "hyperfs drop -- -odd --json",
+		"hyperfs run ls --json":                "hyperfs run ls --json",
+		"hyperfs run --keep -- ls -l":          "hyperfs run --keep -- ls -l",
+		"hyperfs snapshot -m":                  "hyperfs snapshot -m",
+		"hyperfs nonsense x --y":               "hyperfs nonsense x --y",
+		"hyperfs":                              "hyperfs",
+		"hyperfs show " + completionFlag:       "hyperfs show " + completionFlag,
+		"hyperfs show - --json":                "hyperfs show --json -- -",
+		"hyperfs --json list":                  "hyperfs --json list --",
+		"hyperfs show --unknown ID":            "hyperfs show --unknown -- ID",
+		"hyperfs promote --patch ID -h":        "hyperfs promote --patch -h -- ID",
+		"hyperfs snapshot --id I --message -x": "hyperfs snapshot --id I --message -x --",
+	} {
+		if got := permute(app, strings.Fields(in)); !slices.Equal(got, strings.Fields(want)) {
+			t.Errorf("%q became %q, want %q", in, got, want)
+		}
+	}
+}
+
+func TestJSONIsWantedOnlyByOurOwnFlag(t *testing.T) {
+	app := newApp(nil, io.Discard, io.Discard)
+	for in, want := range map[string]bool{
+		"hyperfs list --json":            true,
+		"hyperfs --json list":            true,
+		"hyperfs list --bogus --json":    true,
+		"hyperfs run --json -- ls":       true,
+		"hyperfs run -- ls --json":       false,
+		"hyperfs run ls --json":          false,
+		"hyperfs run -m msg ls --json":   false,
+		"hyperfs run -m --json ls":       false,
+		"hyperfs snapshot -m --json":     false,
+		"hyperfs list":                   false,
+		"hyperfs -C --json list":         false,
+		"hyperfs --json nonsense":        true,
+		"hyperfs -C dir nonsense --json": true,
+	} {
+		if got := wantsJSON(app, strings.Fields(in)); got != want {
+			t.Errorf("%q wants JSON: %v", in, got)
+		}
+	}
+}

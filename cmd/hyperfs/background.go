@@ -1,0 +1,121 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/hyperfs/hyperfs/control"
+	"github.com/hyperfs/hyperfs/internal/errs"
+)
+
+// readyFlag is the hidden flag that makes mount the daemon itself. Its value is the descriptor of a pipe, on which the
+// daemon says one JSON document: an empty object when the mount answers, or why it does not.
+const readyFlag = "daemon"
+
+// startDaemon starts this program again as a daemon and returns when its mount answers, or with the daemon's error.
+func startDaemon(ctx context.Context, o mountOptions) error {
+	r, w, err := os.Pipe()
+	if err != nil {
+		return errs.Wrap(control.Internal, "start the daemon", "", err)
+	}
+	defer r.Close()
+	var stderr bytes.Buffer
+	cmd := exec.Command("/proc/self/exe", o.args()...)
+	cmd.Args[0] = os.Args[0]
+	cmd.Dir = "/" // so that it keeps no directory busy
+	cmd.Stderr = &stderr
+	cmd.ExtraFiles = []*os.File{w} // descriptor 3
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	err = cmd.Start()
+	w.Close()
+	if err != nil {
+		return errs.Wrap(control.Internal, "start the daemon", "", err)
+	}
+	stop := context.AfterFunc(ctx, func() { cmd.Process.Signal(syscall.SIGTERM) })
+	defer stop()
+	said, err := io.ReadAll(r)
+	if err != nil {
+		return errs.Wrap(control.Internal, "start the daemon", "", err)
+	}
+	return heard(cmd, said, &stderr)
+}
+
+// heard makes an error, or nil, of what the daemon said before it closed the pipe.
+func heard(cmd *exec.Cmd, said []byte, stderr *bytes.Buffer) error {
+	var reply control.ErrorReply
+	if json.Unmarshal(said, &reply) == nil {
+		if reply.Error.Code == "" {
+			go cmd.Wait() // it may end while we still run
+			return nil
+		}
+		cmd.Wait() // its exit code says less than it did
+		return reply.Err()
+	}
+	err := cmd.Wait()
+	if err == nil {
+		err = errors.New("it ended")
+	}
+	return errs.New(control.Internal, "start the daemon", "", "%w: %s", err, strings.TrimSpace(stderr.String()))
+}
+
+// args gives the arguments of the daemon.
+func (o mountOptions) args() []string {
+	args := []string{"mount",
+		"--" + readyFlag, "3",
+		"--at", o.Mountpoint,
+		"--tier", o.Tier,
+		"--max-checkpoints", strconv.Itoa(o.MaxCheckpoints),
+		"--sync=" + strconv.FormatBool(o.Sync),
+		"--allow-other=" + strconv.FormatBool(o.AllowOther),
+		"--no-passthrough=" + strconv.FormatBool(o.NoPassthrough),
+		"--debug=" + strconv.FormatBool(o.Debug),
+	}
+	if o.Store != "" {
+		args = append(args, "--store", o.Store)
+	}
+	return append(args, "--", o.Workspace)
+}
+
+// daemonMain is the daemon: it reports on descriptor fd, then works until it is unmounted.
+func daemonMain(o mountOptions, fd int) error {
+	ready := os.NewFile(uintptr(fd), "ready")
+	if ready == nil {
+		return errs.New(control.Usage, "mount", "--"+readyFlag, "%d is no descriptor", fd)
+	}
+	logs := &logFile{}
+	d, err := newDaemon(o, logs, newLogger(logs, o.Debug))
+	if err == nil {
+		err = logs.takeStderr()
+	}
+	if err != nil {
+		return errors.Join(err, json.NewEncoder(ready).Encode(control.NewErrorReply(err)))
+	}
+	if _, err := io.WriteString(ready, "{}\n"); err != nil {
+		d.log.Warn("whoever started the daemon is gone", "error", err)
+	}
+	ready.Close()
+	return d.run()
+}
+
+// serveForeground is the daemon in the foreground: it logs to stderr too, and ends on a signal.
+func serveForeground(c *cli.Context, o mountOptions) error {
+	logs := &logFile{}
+	d, err := newDaemon(o, logs, newLogger(io.MultiWriter(c.App.ErrWriter, logs), o.Debug))
+	if err != nil {
+		return err
+	}
+	if err := reportMount(c, o); err != nil {
+		d.log.Error("report", "error", err)
+	}
+	return d.run()
+}

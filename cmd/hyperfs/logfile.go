@@ -1,0 +1,95 @@
+package main
+
+import (
+	"bytes"
+	"io"
+	"log/slog"
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxLog is how large the daemon's log gets, in bytes, before it is set aside. One older log is kept.
+const maxLog = 8 << 20
+
+// logFile is the file "log" in the store. What is written before it is open is kept in memory. It works relative to the
+// store's directory, since an in-place mount hides its path. Its methods may be called concurrently.
+type logFile struct {
+	mu    sync.Mutex // guards what follows
+	early bytes.Buffer
+	dir   *os.File
+	file  *os.File
+	size  int64
+}
+
+// newLogger makes a logger that writes text to w.
+func newLogger(w io.Writer, debug bool) *slog.Logger {
+	level := slog.LevelInfo
+	if debug {
+		level = slog.LevelDebug
+	}
+	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level}))
+}
+
+// open starts the log in the directory dir, which must stay open.
+func (f *logFile) open(dir *os.File) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.dir = dir
+	if err := f.reopen(); err != nil {
+		return err
+	}
+	_, err := f.write(f.early.Bytes())
+	f.early = bytes.Buffer{}
+	return err
+}
+
+// reopen opens the file, after setting a large one aside. Called with mu held.
+func (f *logFile) reopen() error {
+	dir := int(f.dir.Fd())
+	var st unix.Stat_t
+	if unix.Fstatat(dir, "log", &st, unix.AT_SYMLINK_NOFOLLOW) == nil && st.Size >= maxLog {
+		if err := unix.Renameat(dir, "log", dir, "log.1"); err != nil {
+			return err
+		}
+		st.Size = 0
+	}
+	fd, err := unix.Openat(dir, "log", unix.O_WRONLY|unix.O_APPEND|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return &os.PathError{Op: "open", Path: "log", Err: err}
+	}
+	if f.file != nil {
+		f.file.Close()
+	}
+	f.file, f.size = os.NewFile(uintptr(fd), "log"), st.Size
+	return nil
+}
+
+// Write appends one record.
+func (f *logFile) Write(p []byte) (int, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.file == nil {
+		return f.early.Write(p)
+	}
+	if f.size+int64(len(p)) > maxLog {
+		if err := f.reopen(); err != nil {
+			return 0, err
+		}
+	}
+	return f.write(p)
+}
+
+func (f *logFile) write(p []byte) (int, error) {
+	n, err := f.file.Write(p)
+	f.size += int64(n)
+	return n, err
+}
+
+// takeStderr sends what the process writes to stderr, as the Go runtime does when it dies, to the log.
+func (f *logFile) takeStderr() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return unix.Dup3(int(f.file.Fd()), 2, 0)
+}

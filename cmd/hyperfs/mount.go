@@ -1,0 +1,306 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/hyperfs/hyperfs/control"
+	"github.com/hyperfs/hyperfs/internal/errs"
+	"github.com/hyperfs/hyperfs/overlay"
+	"github.com/hyperfs/hyperfs/strategy"
+)
+
+func mountCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "mount",
+		Usage:     "protect a directory: mount it over itself and start its daemon",
+		UsageText: "hyperfs mount [flags] [DIR]",
+		Description: example("It returns when the mount answers. A mount that a dead daemon left is replaced.",
+			"hyperfs mount", "hyperfs mount --at /mnt/project ~/project"),
+		Flags: append(mountFlags(),
+			&cli.StringFlag{Name: "at", EnvVars: []string{"HYPERFS_MOUNTPOINT"}, Usage: "mount at `MOUNTPOINT` instead of over the workspace"},
+			&cli.BoolFlag{Name: "foreground", Aliases: []string{"f"}, Usage: "stay in the foreground and log to stderr too"},
+			&cli.IntFlag{Name: readyFlag, Hidden: true, Usage: "report to this descriptor when the mount answers"},
+			jsonFlag()),
+		Action: arguments(0, 1, mount),
+	}
+}
+
+func unmountCommand() *cli.Command {
+	return &cli.Command{
+		Name:        "unmount",
+		Usage:       "make the workspace an ordinary directory again and end its daemon",
+		UsageText:   "hyperfs unmount [--lazy | --force] [DIR]",
+		Description: example("Checkpoints stay in the store, and the next mount has them.", "hyperfs unmount", "hyperfs unmount --lazy ~/project"),
+		Flags: []cli.Flag{
+			&cli.BoolFlag{Name: "lazy", Usage: "also while files are open: they can be used until they are closed, and the daemon ends then"},
+			&cli.BoolFlag{Name: "force", Usage: "also while files are open: they cannot be used any more"},
+			jsonFlag(),
+		},
+		Action: arguments(0, 1, unmount),
+	}
+}
+
+// tiers are the values of --tier.
+var tiers = []string{"auto", string(strategy.Reflink), string(strategy.PureManifest)}
+
+// mountFlags are those of mount that run has too.
+func mountFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.StringFlag{Name: "store", EnvVars: []string{envStore}, Usage: "keep checkpoints in `DIR` instead of .hyperfs in the workspace; on the same filesystem"},
+		&cli.StringFlag{Name: "tier", EnvVars: []string{"HYPERFS_TIER"}, Value: "auto", Usage: "how preimages are kept: " + strings.Join(tiers, ", ")},
+		&cli.IntFlag{Name: "max-checkpoints", EnvVars: []string{"HYPERFS_MAX_CHECKPOINTS"}, Value: 1024, Usage: "how many may be active"},
+		&cli.BoolFlag{Name: "sync", EnvVars: []string{"HYPERFS_SYNC"}, Usage: "preimages survive power loss"},
+		&cli.BoolFlag{Name: "allow-other", EnvVars: []string{"HYPERFS_ALLOW_OTHER"}, Usage: "other users may enter the mount"},
+		&cli.BoolFlag{Name: "no-passthrough", EnvVars: []string{"HYPERFS_NO_PASSTHROUGH"}, Usage: "read and write through the daemon even where the kernel could do it alone"},
+		&cli.BoolFlag{Name: "debug", EnvVars: []string{"HYPERFS_DEBUG"}, Usage: "log every request"},
+	}
+}
+
+// mountOptions are the flags of mount, checked.
+type mountOptions struct {
+	Workspace      string // absolute, symlinks resolved
+	Mountpoint     string // absolute, symlinks resolved; the workspace itself if in place
+	Store          string // absolute; "" means in the workspace
+	Tier           string
+	MaxCheckpoints int
+	Sync           bool
+	AllowOther     bool
+	NoPassthrough  bool
+	Debug          bool
+}
+
+// mountOptionsOf reads the flags for the workspace dir, and cleans up what a dead daemon left there.
+func mountOptionsOf(c *cli.Context, dir string) (o mountOptions, err error) {
+	o = mountOptions{
+		Tier:           c.String("tier"),
+		MaxCheckpoints: c.Int("max-checkpoints"),
+		Sync:           c.Bool("sync"),
+		AllowOther:     c.Bool("allow-other"),
+		NoPassthrough:  c.Bool("no-passthrough"),
+		Debug:          c.Bool("debug"),
+	}
+	if o.MaxCheckpoints <= 0 {
+		return o, errs.New(control.Usage, "mount", "--max-checkpoints", "%d is not positive", o.MaxCheckpoints)
+	}
+	if !slices.Contains(tiers, o.Tier) {
+		return o, errs.New(control.Usage, "mount", "--tier", "%q is none", o.Tier).WithHint(strings.Join(tiers, ", "))
+	}
+	at, err := given(c, "at")
+	if err != nil {
+		return o, err
+	}
+	store, err := given(c, "store")
+	if err != nil {
+		return o, err
+	}
+	if o.Workspace, err = directory(c.Context, dir); err != nil {
+		return o, err
+	}
+	o.Mountpoint = o.Workspace
+	if at != "" {
+		if at, err = absolute(c, at); err != nil {
+			return o, err
+		}
+		if o.Mountpoint, err = directory(c.Context, at); err != nil {
+			return o, err
+		}
+	}
+	if store != "" {
+		o.Store, err = absolute(c, store)
+	}
+	return o, err
+}
+
+// directory resolves dir, takes a dead mount away from it, and makes sure that it is a directory.
+func directory(ctx context.Context, dir string) (string, error) {
+	real, err := resolve(dir)
+	if err != nil {
+		return "", errs.Wrap(control.Path, "mount", dir, cause(err))
+	}
+	if err := noDaemon(ctx, real); err != nil {
+		return "", err
+	}
+	if err := cleanDeadMount(real); err != nil {
+		return "", err
+	}
+	if isMounted(real) {
+		return "", foreignMount(real)
+	}
+	st, err := os.Stat(real)
+	if err != nil {
+		return "", errs.Wrap(control.Path, "mount", real, cause(err))
+	}
+	if !st.IsDir() {
+		return "", errs.New(control.Path, "mount", real, "it is not a directory")
+	}
+	return real, nil
+}
+
+// noDaemon fails where a daemon answers for dir. One whose mount is gone is about to end, and is waited for.
+func noDaemon(ctx context.Context, dir string) error {
+	for deadline := time.Now().Add(lockPatience); ; time.Sleep(lockRetry) {
+		client, err := control.Dial(ctx, dir)
+		if err != nil {
+			return nil
+		}
+		s, err := client.Status(ctx)
+		client.Close()
+		ending := err != nil || !s.Daemon.Detached && !isMounted(s.Daemon.Mountpoint)
+		switch {
+		case ending && time.Now().Before(deadline):
+		case err == nil && s.Daemon.Detached:
+			return errs.New(control.Busy, "mount", dir, "its last mount is detached, but a program still uses it").
+				WithHint("end the program, or hyperfs unmount --force")
+		default:
+			return errs.New(control.Busy, "mount", dir, "it is mounted already").WithHint("hyperfs status")
+		}
+	}
+}
+
+func (o mountOptions) inPlace() bool { return o.Mountpoint == o.Workspace }
+
+// storeDir gives where the store is.
+func (o mountOptions) storeDir() string {
+	if o.Store != "" {
+		return o.Store
+	}
+	return filepath.Join(o.Workspace, overlay.StoreName)
+}
+
+func (o mountOptions) config() overlay.Config {
+	return overlay.Config{Workspace: o.Workspace, Store: o.Store, Tier: o.Tier, MaxCheckpoints: o.MaxCheckpoints, Sync: o.Sync}
+}
+
+func mount(c *cli.Context) error {
+	dir, err := named(c)
+	if err != nil {
+		return err
+	}
+	o, err := mountOptionsOf(c, dir)
+	if err != nil {
+		return err
+	}
+	switch {
+	case c.IsSet(readyFlag):
+		return daemonMain(o, c.Int(readyFlag))
+	case c.Bool("foreground"):
+		return serveForeground(c, o)
+	}
+	done := progress(c, "mounting")
+	err = startDaemon(c.Context, o)
+	done()
+	if err != nil {
+		return err
+	}
+	return reportMount(c, o)
+}
+
+// reportMount says what was mounted.
+func reportMount(c *cli.Context, o mountOptions) error {
+	if flagAnywhere(c, "json") {
+		client, err := control.Dial(c.Context, o.Workspace)
+		if err != nil {
+			return err
+		}
+		defer client.Close()
+		s, err := client.Status(c.Context)
+		if err != nil {
+			return err
+		}
+		return printJSON(c.App.Writer, s)
+	}
+	fmt.Fprintf(c.App.ErrWriter, "mounted %s\n", quote(o.Mountpoint))
+	if dir, err := os.Getwd(); err == nil && o.inPlace() && within(o.Mountpoint, dir) {
+		fmt.Fprintln(c.App.ErrWriter, `this shell still stands in the directory underneath: cd "$PWD" enters the mount`)
+	}
+	return nil
+}
+
+// within reports whether dir, whose symlinks may lead there, is root or below it.
+func within(root, dir string) bool {
+	dir, err := resolve(dir)
+	return err == nil && (dir == root || strings.HasPrefix(dir, strings.TrimSuffix(root, "/")+"/"))
+}
+
+func unmount(c *cli.Context) error {
+	if c.Bool("lazy") && c.Bool("force") {
+		return errs.New(control.Usage, "unmount", "", "only one of --lazy, --force")
+	}
+	p, err := mountedPlace(c)
+	if err != nil {
+		return err
+	}
+	if p.socket == "" {
+		return unmountDead(c, p.dir)
+	}
+	// Our own current directory must not keep the mount busy.
+	if err := os.Chdir("/"); err != nil {
+		return errs.Wrap(control.Internal, "unmount", p.dir, cause(err))
+	}
+	client := control.NewClient(p.socket)
+	defer client.Close()
+	done := progress(c, "unmounting")
+	r, err := client.Unmount(c.Context, control.UnmountOptions{Lazy: c.Bool("lazy"), Force: c.Bool("force")})
+	done()
+	if err != nil {
+		return err
+	}
+	if flagAnywhere(c, "json") {
+		return printJSON(c.App.Writer, r)
+	}
+	if r.Ended {
+		fmt.Fprintf(c.App.ErrWriter, "unmounted %s\n", quote(r.Workspace))
+	} else {
+		fmt.Fprintf(c.App.ErrWriter, "detached %s: its daemon ends when the last open file is closed\n", quote(r.Workspace))
+	}
+	return nil
+}
+
+// mountedPlace finds what to unmount: the directory that is named, or the workspace around the current one.
+func mountedPlace(c *cli.Context) (place, error) {
+	if c.Args().Len() == 0 {
+		p, err := find(c.Context, c)
+		var e *control.Error
+		if errors.As(err, &e) && e.Code == control.Busy {
+			return place{dir: e.On}, nil // a dead mount
+		}
+		return p, err
+	}
+	dir, err := named(c)
+	if err != nil {
+		return place{}, err
+	}
+	real, err := resolve(dir)
+	if err != nil {
+		return place{}, errs.Wrap(control.Path, "unmount", dir, cause(err))
+	}
+	socket, err := control.FindSocket(c.Context, real)
+	if err != nil && control.CodeOf(err) != control.NotFound {
+		return place{}, err
+	}
+	return place{dir: real, socket: socket}, nil
+}
+
+// unmountDead takes away the mount of a daemon that died.
+func unmountDead(c *cli.Context, dir string) error {
+	if !isDeadMount(dir) {
+		return errs.New(control.NotFound, "unmount", dir, "it is not mounted")
+	}
+	if err := cleanDeadMount(dir); err != nil {
+		return err
+	}
+	if flagAnywhere(c, "json") {
+		return printJSON(c.App.Writer, control.UnmountReply{Workspace: dir, Ended: true})
+	}
+	fmt.Fprintf(c.App.ErrWriter, "unmounted %s, whose daemon had died\n", quote(dir))
+	return nil
+}

@@ -1,0 +1,83 @@
+package main
+
+import (
+	"log/slog"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hyperfs/hyperfs/control"
+	"github.com/hyperfs/hyperfs/fs"
+	"github.com/hyperfs/hyperfs/internal/errs"
+	"github.com/hyperfs/hyperfs/overlay"
+)
+
+// mountTree puts the FUSE view of a workspace where the options say. All that the command line asks of package fs is in
+// this file.
+func mountTree(w *overlay.Workspace, o mountOptions, log *slog.Logger) (*fs.Server, error) {
+	return fs.Mount(w.Tree(), o.Mountpoint, fs.Options{
+		AllowOther:    o.AllowOther,
+		Debug:         o.Debug,
+		InPlace:       o.inPlace(),
+		NoPassthrough: o.NoPassthrough,
+		Logger:        log,
+	})
+}
+
+// checkFuse fails where this user cannot mount, before anything is made for the mount.
+func checkFuse(mountpoint string) error {
+	hints := map[string]string{
+		featureDevice: "load it with `modprobe fuse`, let this user open it with `chmod 0666 /dev/fuse`, or give the container `--device /dev/fuse`",
+		featureHelper: "apt-get install fuse3",
+	}
+	for _, f := range localFeatures() {
+		if !f.On && (f.Name != featureHelper || os.Geteuid() != 0) { // root needs no helper
+			return errs.New(control.Unsupported, "mount", mountpoint, "%s: %s", f.Name, f.Note).WithHint(hints[f.Name])
+		}
+	}
+	return nil
+}
+
+// isDeadMount reports whether dir is a mount of ours whose daemon is gone. The kernel still knows the attributes of a dead
+// mount's root, so a stat tells nothing; a statfs always asks the daemon.
+func isDeadMount(dir string) bool {
+	var st unix.Statfs_t
+	return isMounted(dir) && unix.Statfs(dir, &st) == unix.ENOTCONN
+}
+
+// cleanDeadMount takes away a mount of ours whose daemon is gone. It does nothing to any other directory.
+func cleanDeadMount(dir string) error {
+	if _, err := fs.CleanDeadMount(dir); err != nil {
+		return err
+	}
+	if isDeadMount(dir) {
+		return errs.New(control.Busy, "clean up", dir, "its daemon died, and its mount cannot be taken away").WithHint("umount -l " + dir)
+	}
+	return nil
+}
+
+// isMounted reports whether dir has a mount of ours, dead or alive, of whomever.
+func isMounted(dir string) bool {
+	mounted, err := fs.IsMounted(dir)
+	return mounted && err == nil
+}
+
+// featuresInUse tells what the kernel and our rights allowed.
+func featuresInUse(s *fs.Server) []control.Feature {
+	f := s.Features()
+	list := []control.Feature{
+		{Name: "protocol", On: true, Note: f.Protocol},
+		{Name: "passthrough", On: f.Passthrough, Note: f.PassthroughReason},
+		{Name: "request size", On: true, Note: bytesText(int64(f.MaxWrite))},
+	}
+	for _, name := range f.Capabilities {
+		if name == "passthrough" {
+			continue // whether it is used is said above
+		}
+		list = append(list, control.Feature{Name: name, On: true})
+	}
+	for _, name := range f.Missing {
+		list = append(list, control.Feature{Name: name, Note: "the kernel does not have it"})
+	}
+	return list
+}

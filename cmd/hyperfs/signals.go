@@ -1,0 +1,40 @@
+package main
+
+import (
+	"os"
+	"os/signal"
+	"sync/atomic"
+	"syscall"
+)
+
+// forwarder passes on what should end us to the command that we run, and lets us live on to clean up after it. What the
+// keyboard sends reaches the command by itself, being in the terminal's foreground like us.
+type forwarder struct {
+	ch     chan os.Signal
+	target atomic.Pointer[os.Process] // nil while no command runs: then signals have no effect
+}
+
+// newForwarder starts to catch signals.
+func newForwarder() *forwarder {
+	f := &forwarder{ch: make(chan os.Signal, 8)}
+	signal.Notify(f.ch, os.Interrupt, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGHUP)
+	fromTerminal := isTerminal(os.Stdin)
+	go func() {
+		for s := range f.ch {
+			keyboard := s == os.Interrupt || s == syscall.SIGQUIT
+			if p := f.target.Load(); p != nil && !(keyboard && fromTerminal) {
+				_ = p.Signal(s) // it may have ended just now
+			}
+		}
+	}()
+	return f
+}
+
+// to says which process gets the signals from now on.
+func (f *forwarder) to(p *os.Process) { f.target.Store(p) }
+
+// stop gives signals their usual effect again.
+func (f *forwarder) stop() {
+	signal.Stop(f.ch)
+	close(f.ch)
+}

@@ -1,0 +1,54 @@
+package main
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/hyperfs/hyperfs/control"
+	"github.com/hyperfs/hyperfs/overlay"
+)
+
+func snapshotCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "snapshot",
+		Usage:     "make a checkpoint and print its ID",
+		UsageText: "hyperfs snapshot [-m MSG] [--id ID] [--parent ID] [--branch B] [--subagent S] [--agent A]",
+		Description: example("It costs the same however large the workspace is.",
+			`hyperfs snapshot -m "before the migration"`),
+		Flags: []cli.Flag{
+			&cli.StringFlag{Name: "message", Aliases: []string{"m"}, Usage: "what it is for"},
+			&cli.StringFlag{Name: "id", Usage: "an ID that was reserved"},
+			&cli.StringFlag{Name: "parent", Usage: "ID of the checkpoint that it follows"},
+			&cli.StringFlag{Name: "branch", Usage: "branch it belongs to"},
+			&cli.StringFlag{Name: "subagent", Usage: "subagent that it is for"},
+			&cli.StringFlag{Name: "agent", Usage: "agent that it is for"},
+			jsonFlag(),
+		},
+		Action: arguments(0, 0, takeSnapshot),
+	}
+}
+
+func takeSnapshot(c *cli.Context) error {
+	o := overlay.SnapshotOptions{Message: c.String("message")}
+	for name, field := range map[string]*string{
+		"id": &o.ID, "parent": &o.Parent, "branch": &o.Branch, "subagent": &o.Subagent, "agent": &o.Agent,
+	} {
+		v, err := given(c, name)
+		if err != nil {
+			return err
+		}
+		*field = v
+	}
+	return withWorkspace(c, func(w *control.Client) error {
+		made, err := w.Snapshot(c.Context, o)
+		if err != nil {
+			return err
+		}
+		return output(c, made, func(out io.Writer) error {
+			_, err := fmt.Fprintln(out, made.ID)
+			return err
+		})
+	})
+}

@@ -1,0 +1,179 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/hyperfs/hyperfs/control"
+)
+
+func statusCommand() *cli.Command {
+	return &cli.Command{
+		Name:        "status",
+		Usage:       "show one screen of state",
+		UsageText:   "hyperfs status",
+		Description: example("", "hyperfs status --json"),
+		Flags:       []cli.Flag{jsonFlag()},
+		Action: arguments(0, 0, func(c *cli.Context) error {
+			return withWorkspace(c, func(w *control.Client) error {
+				s, err := w.Status(c.Context)
+				if err != nil {
+					return err
+				}
+				return output(c, s, func(out io.Writer) error {
+					return table(out, func(row func(...any)) { statusRows(row, s) })
+				})
+			})
+		}),
+	}
+}
+
+func diagnosticsCommand() *cli.Command {
+	return &cli.Command{
+		Name:        "diagnostics",
+		Usage:       "show everything the workspace knows about itself",
+		UsageText:   "hyperfs diagnostics",
+		Description: example("It costs little: nothing is scanned.", "hyperfs diagnostics --json"),
+		Flags:       []cli.Flag{jsonFlag()},
+		Action: arguments(0, 0, func(c *cli.Context) error {
+			return withWorkspace(c, func(w *control.Client) error {
+				d, err := w.Diagnostics(c.Context)
+				if err != nil {
+					return err
+				}
+				return output(c, d, func(out io.Writer) error {
+					return table(out, func(row func(...any)) { diagnosticsRows(row, d) })
+				})
+			})
+		}),
+	}
+}
+
+func statusRows(row func(...any), s control.StatusReply) {
+	row("workspace", quote(s.Workspace))
+	row("mount", mountText(s.Daemon))
+	row("store", quote(s.Store))
+	row("tier", s.Tier)
+	newest := "none"
+	if s.Newest != "" {
+		newest = fmt.Sprintf("%s (%s)", s.Newest, ago(s.NewestAt))
+	}
+	row("checkpoints", fmt.Sprintf("%d active, newest %s", s.Checkpoints, newest))
+	if s.Newest != "" {
+		row("since then", fmt.Sprintf("%s and %s recorded", plural(s.Slots, "name"), plural(s.Inodes, "inode")))
+	}
+	if s.Undo != "" {
+		row("undo", s.Undo)
+	}
+}
+
+// mountText says what is mounted by whom.
+func mountText(d control.Daemon) string {
+	if d.Mountpoint == "" {
+		return "none"
+	}
+	where := "at " + quote(d.Mountpoint)
+	if d.InPlace {
+		where = "in place"
+	}
+	if d.Detached {
+		where = "detached, while files of it are open"
+	}
+	return fmt.Sprintf("%s, by process %d since %s", where, d.PID, clock(d.StartedAt))
+}
+
+func diagnosticsRows(row func(...any), d control.DiagnosticsReply) {
+	statusRows(row, control.StatusReply{Status: d.Status, Daemon: d.Daemon})
+	row("version", versionText(d.Daemon.Version))
+	for _, f := range d.Daemon.Version.Features {
+		row("feature", featureText(f))
+	}
+	for _, p := range d.Probes {
+		row("probe", fmt.Sprintf("%s %s: %s", p.Kind, yesNo(p.OK), oneLine(p.Reason)))
+	}
+	for _, k := range slices.Backward(d.Active) {
+		row("active", k.ID, clock(k.CreatedAt), about(k))
+	}
+	row("epoch", d.Epoch)
+	row("store size", bytesText(d.StoreBytes))
+	row("trash", plural(d.TrashFiles, "file"))
+	row("preimages", d.Backups)
+	row("in memory", fmt.Sprintf("%s, %s", plural(d.Nodes, "inode"), plural(d.Handles, "handle")))
+	row("descriptors", fmt.Sprintf("%d of %d, %d for directories at most", d.Descriptors, d.Limits.Descriptors, d.Limits.DirCache))
+	row("API calls", d.Daemon.Requests)
+	for _, name := range slices.Sorted(maps.Keys(d.Counters)) {
+		row("counter", name, d.Counters[name])
+	}
+}
+
+func featureText(f control.Feature) string {
+	s := f.Name + " " + yesNo(f.On)
+	if f.Note != "" {
+		s += ": " + oneLine(f.Note)
+	}
+	return s
+}
+
+func yesNo(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
+}
+
+func versionCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "version",
+		Usage:     "show version, Go, kernel and the FUSE features found",
+		UsageText: "hyperfs version",
+		Description: example("In a mounted workspace the features are those in use, of the daemon that may be older than the program.",
+			"hyperfs version --json"),
+		Flags:  []cli.Flag{jsonFlag()},
+		Action: arguments(0, 0, showVersion),
+	}
+}
+
+// versionReply is the JSON form: the daemon is there if one answers.
+type versionReply struct {
+	control.Version
+	Daemon *control.Version `json:"daemon,omitempty"`
+}
+
+func showVersion(c *cli.Context) error {
+	r := versionReply{Version: buildVersion()}
+	if p, err := find(c.Context, c); err == nil && p.socket != "" {
+		client := control.NewClient(p.socket)
+		defer client.Close()
+		v, err := client.Version(c.Context)
+		if err != nil {
+			return err
+		}
+		r.Daemon = &v
+	}
+	return output(c, r, func(out io.Writer) error {
+		return table(out, func(row func(...any)) {
+			row("hyperfs", versionText(r.Version))
+			row("go", r.Go)
+			row("platform", r.OS+"/"+r.Arch)
+			row("kernel", r.Kernel)
+			for _, f := range r.Features {
+				row("feature", featureText(f))
+			}
+			if r.Daemon != nil {
+				row("daemon", versionText(*r.Daemon))
+				for _, f := range r.Daemon.Features {
+					row("in use", featureText(f))
+				}
+			}
+		})
+	})
+}
+
+func versionText(v control.Version) string {
+	return strings.TrimSpace(v.Version + " " + v.Revision)
+}
