@@ -1,0 +1,158 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"time"
+)
+
+// group is a tree, and what is measured on it, in this order.
+type group struct {
+	name      string
+	needs     []string                                      // commands, without which it's left out
+	prepare   func(ctx context.Context, dir string) error   // makes the tree in an empty directory
+	shared    func(ctx context.Context, lower string) error // makes what all targets use, next to them; may be nil
+	workloads []workload
+}
+
+// workload is one thing that is timed.
+type workload struct {
+	name   string
+	cold   bool                                               // mount anew before it, and drop the kernel's caches
+	before func(ctx context.Context, dir string, n int) error // not timed; may be nil; n counts the repetitions
+	warm   bool                                               // run once before it, not timed
+	fresh  bool                                               // before comes after the checkpoint: what it makes is new to it
+	run    func(ctx context.Context, dir string) error
+}
+
+func (b *bench) groups() []group {
+	return []group{
+		b.statGroup(), b.gitGroup(), b.grepGroup(), b.smallFileGroup(), b.largeFileGroup(),
+		b.modulesGroup(), b.projectGroup(), b.goGroup(),
+	}
+}
+
+// runGroup measures the workloads of a group on every target, one repetition of all before the next.
+func (b *bench) runGroup(l lower, g group) error {
+	g.workloads = b.wanted(g)
+	if len(g.workloads) == 0 {
+		return nil
+	}
+	if !installed(g.needs...) {
+		b.report.leftOut(l, g.name, fmt.Sprintf("needs %v", g.needs))
+		return nil
+	}
+	defer done(l, g.name, time.Now())
+	if g.shared != nil {
+		if err := g.shared(b.ctx, l.dir); err != nil {
+			b.report.leftOut(l, g.name, err.Error())
+			return b.ctx.Err()
+		}
+	}
+	ready := b.makeReady(l, g)
+	defer func() {
+		for _, t := range ready {
+			cleanUp(t)
+		}
+	}()
+	for n := range b.o.repeat {
+		for _, w := range g.workloads {
+			for i := range ready {
+				t := ready[(i+n)%len(ready)] // nobody is always the first
+				progress("%s: %s/%s on %s, %d of %d", l.name, g.name, w.name, t.name(), n+1, b.o.repeat)
+				took, err := b.measure(t, w, n)
+				b.report.add(l, g.name+"/"+w.name, t.name(), took, err)
+				if b.ctx.Err() != nil {
+					return b.ctx.Err()
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func (b *bench) wanted(g group) []workload {
+	var some []workload
+	for _, w := range g.workloads {
+		if b.o.only.MatchString(g.name + "/" + w.name) {
+			some = append(some, w)
+		}
+	}
+	return some
+}
+
+// makeReady prepares the tree for every target, and mounts those that can be.
+func (b *bench) makeReady(l lower, g group) []target {
+	var ready []target
+	for _, t := range b.targets(l) {
+		progress("%s: preparing %s for %s", l.name, g.name, t.name())
+		err := os.MkdirAll(t.base(), 0o755)
+		if err == nil {
+			err = g.prepare(b.ctx, t.base())
+		}
+		if err == nil {
+			err = t.mount(b.ctx)
+		}
+		if err != nil {
+			b.report.add(l, g.name+"/mount", t.name(), 0, err)
+			cleanUp(t)
+			continue
+		}
+		ready = append(ready, t)
+	}
+	return ready
+}
+
+// measure does one repetition of one workload.
+func (b *bench) measure(t target, w workload, n int) (time.Duration, error) {
+	steps := []func() error{
+		func() error { return b.before(t, w, n, false) },
+		func() error { return b.remountIfCold(t, w) },
+		func() error { return t.checkpoint(b.ctx) },
+		func() error { return b.before(t, w, n, true) },
+		func() error { return b.warmUp(t, w) },
+	}
+	for _, step := range steps {
+		if err := step(); err != nil {
+			return 0, err
+		}
+	}
+	if w.cold {
+		dropCaches()
+	}
+	start := time.Now()
+	err := w.run(b.ctx, t.root())
+	return time.Since(start), err
+}
+
+// before runs what comes before a workload if its place is this one.
+func (b *bench) before(t target, w workload, n int, afterCheckpoint bool) error {
+	if w.before == nil || w.fresh != afterCheckpoint {
+		return nil
+	}
+	return w.before(b.ctx, t.root(), n)
+}
+
+// warmUp does for the caches what the others, which drop them, may have undone.
+func (b *bench) warmUp(t target, w workload) error {
+	if !w.warm {
+		return nil
+	}
+	return w.run(b.ctx, t.root())
+}
+
+func (b *bench) remountIfCold(t target, w workload) error {
+	if !w.cold {
+		return nil
+	}
+	if err := t.unmount(); err != nil {
+		return err
+	}
+	return t.mount(b.ctx)
+}
+
+// exe is a workload's run, or a step before it, that is a program.
+func exe(name string, args ...string) func(context.Context, string) error {
+	return func(ctx context.Context, dir string) error { return command(ctx, dir, name, args...) }
+}

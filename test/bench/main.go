@@ -1,0 +1,130 @@
+// Command bench measures hyperfs against the plain filesystem below it, and against other ways to the same end that are
+// installed, all in one run. docs/benchmarks.md says what each line means.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"syscall"
+)
+
+// options are the flags.
+type options struct {
+	hyperfs string
+	quick   bool
+	only    *regexp.Regexp
+	lower   string
+	repeat  int
+	sizeMiB int64 // of the large file
+	peers   bool
+	jsonTo  string
+	textTo  string
+	disk    string
+	shm     string
+}
+
+func main() {
+	o, err := parse(os.Args[1:])
+	if err == nil {
+		err = run(o)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+func parse(args []string) (options, error) {
+	var o options
+	var only string
+	f := flag.NewFlagSet("bench", flag.ExitOnError)
+	f.StringVar(&o.hyperfs, "hyperfs", "bin/hyperfs", "the hyperfs `program`")
+	f.BoolVar(&o.quick, "quick", false, "a tenth of the size, one repetition: a check that everything runs, not a measurement")
+	f.StringVar(&only, "only", "", "run only what matches `REGEXP`: group/name")
+	f.StringVar(&o.lower, "lower", "", "tmpfs or disk; both if empty")
+	f.IntVar(&o.repeat, "repeat", 0, "repetitions, of which the median counts; 3 if 0, or 1 in a quick run")
+	f.Int64Var(&o.sizeMiB, "size", 256, "MiB of the large file")
+	f.BoolVar(&o.peers, "peers", true, "also measure other filesystems and tools that are installed")
+	f.StringVar(&o.jsonTo, "json", "bench/results.json", "write the results there")
+	f.StringVar(&o.textTo, "text", "bench/results.txt", "write the table there")
+	f.StringVar(&o.disk, "disk", "", "`directory` on a disk; the system's for temporary files if empty")
+	f.StringVar(&o.shm, "shm", "/dev/shm", "`directory` on a tmpfs")
+	if err := f.Parse(args); err != nil {
+		return o, err
+	}
+	if o.quick {
+		o.sizeMiB = 16
+	}
+	if o.repeat <= 0 {
+		o.repeat = defaultRepeat(o.quick)
+	}
+	if o.lower != "" && o.lower != "tmpfs" && o.lower != "disk" {
+		return o, fmt.Errorf("-lower is tmpfs or disk, not %q", o.lower)
+	}
+	var err error
+	if o.only, err = regexp.Compile(only); err != nil {
+		return o, err
+	}
+	o.hyperfs, err = filepath.Abs(o.hyperfs)
+	return o, err
+}
+
+func defaultRepeat(quick bool) int {
+	if quick {
+		return 1
+	}
+	return 3
+}
+
+func run(o options) error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if _, err := os.Stat(o.hyperfs); err != nil {
+		return fmt.Errorf("%w: make build makes it", err)
+	}
+	b := &bench{ctx: ctx, o: o, report: newReport(o)}
+	var failed error
+	for _, l := range lowers(o) {
+		if failed == nil {
+			failed = b.onLower(l)
+		}
+	}
+	return errors.Join(failed, b.report.write(o)) // what was measured before an interruption counts
+}
+
+// bench is one run.
+type bench struct {
+	ctx    context.Context
+	o      options
+	report *report
+}
+
+// scale gives n, or a tenth of it for a quick run.
+func (b *bench) scale(n int) int {
+	if b.o.quick {
+		return max(1, n/10)
+	}
+	return n
+}
+
+// onLower measures everything on one lower filesystem.
+func (b *bench) onLower(l lower) error {
+	dir, err := os.MkdirTemp(l.dir, "hyperfs-bench")
+	if err != nil {
+		return err
+	}
+	defer removeTree(dir)
+	l.dir = dir
+	for _, g := range b.groups() {
+		if err := b.runGroup(l, g); err != nil {
+			return err
+		}
+	}
+	return b.latencies(l)
+}

@@ -1,0 +1,118 @@
+package test
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/hyperfs/hyperfs/internal/crash"
+	"golang.org/x/sys/unix"
+)
+
+func TestCrashOfTheDaemonLosesNothing(t *testing.T) {
+	needMount(t)
+	const perLife = 4
+	r := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 0))
+	var points []string
+	for p := range passesOf(t, 4) {
+		points = append(points, p)
+	}
+	slices.Sort(points)
+	i := 0
+	repeat(t, 20, func() {
+		for range max(kills(t, 10)/perLife, 1) {
+			i++
+			t.Run(fmt.Sprint(i), func(t *testing.T) {
+				dir := newLife(t)
+				for k := range perLife {
+					at := ""
+					if k%2 == 0 {
+						at = fmt.Sprintf("%s:%d", points[r.IntN(len(points))], 1+r.IntN(8))
+					}
+					killDaemon(t, dir, r.Uint64N(1<<40), at, time.Duration(200+r.IntN(800))*time.Millisecond)
+				}
+			})
+		}
+	})
+}
+
+// killDaemon works on a life through a mount until the daemon dies: at a point if one is given, and in any case after a while. Then
+// it proves that nothing is lost.
+func killDaemon(t *testing.T, dir string, seed uint64, at string, while time.Duration) {
+	t.Helper()
+	t.Logf("seed %d, at %q", seed, at)
+	var o mountOptions
+	if seed%2 == 0 {
+		o.flags = append(o.flags, "--no-passthrough")
+	}
+	if at != "" {
+		o.env = append(o.env, crash.EnvAt+"="+at)
+	}
+	_ = os.Remove(filepath.Join(dir, "journal"))
+	if sub, err := newMountSubject(filepath.Join(dir, "workspace"), o); err == nil {
+		workUntilDeath(t, dir, sub, seed, while)
+	} else if at == "" {
+		t.Fatal(err)
+	} else { // it may have died while it opened the store
+		detach(filepath.Join(dir, "workspace"))
+	}
+	w, err := readWreck(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.checkWorkspace(); err != nil {
+		t.Fatal(err)
+	}
+	before, err := lowerState(w.path("workspace"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sub, err := newMountSubject(w.path("workspace"), mountOptions{flags: o.flags})
+	if err != nil {
+		t.Fatalf("mount after the kill: %v", err)
+	}
+	err = errors.Join(w.checkRecovered(sub, before), w.settle(sub), within(hangAfter, sub.Close))
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func workUntilDeath(t *testing.T, dir string, sub *mountSubject, seed uint64, while time.Duration) {
+	t.Helper()
+	ended := make(chan struct{})
+	defer close(ended)
+	go func() {
+		for { // more than once: the workload starts the daemon again now and then
+			select {
+			case <-ended:
+				return
+			case <-time.After(while):
+				sub.strike()
+				while = 20 * time.Millisecond
+			}
+		}
+	}()
+	l, err := begin(dir, sub)
+	if err == nil {
+		err = within(hangAfter, func() error { return l.run(seed, 1<<20) })
+	}
+	alive := sub.alive()
+	for i := 0; alive && i < 200; i++ { // what fails because it is dying may be heard of before it is dead
+		time.Sleep(10 * time.Millisecond)
+		alive = sub.alive()
+	}
+	if e := sub.kill(); e != nil {
+		t.Fatal(e)
+	}
+	if alive {
+		t.Fatalf("the workload ended by itself: %v", err)
+	}
+}
+
+// detach takes a dead mount away, if there is one.
+func detach(dir string) { _ = unix.Unmount(dir, unix.MNT_DETACH) }
