@@ -165,3 +165,43 @@ func TestChangesElsewhereShowUpSoon(t *testing.T) {
 	})
 	eventually(t, "the new name shows up", func() bool { return names(t, m.dir) == "f new" })
 }
+
+// What is open below keeps the kernel's inode of a removed directory alive, and that stays removed for ever.
+func TestARemovedDirectoryComesBackWhileAFileOfItIsOpen(t *testing.T) {
+	removals := map[string]func(t *testing.T, m *mounted){
+		"rmdir": func(t *testing.T, m *mounted) { must(t, os.Remove(m.path("d"))) },
+		"rename over it": func(t *testing.T, m *mounted) {
+			must(t, os.Mkdir(m.path("e"), 0o755))
+			must(t, unix.Rename(m.path("e"), m.path("d")))
+		},
+	}
+	for name, remove := range removals {
+		t.Run(name, func(t *testing.T) {
+			eachVariant(t, func(t *testing.T, m *mounted) {
+				must(t, os.Mkdir(m.path("d"), 0o755))
+				p := m.write(t, "d/f", "old")
+				id := m.snapshot(t)
+				f, err := os.Open(p)
+				must(t, err)
+				defer f.Close()
+				d, err := os.Open(m.path("d"))
+				must(t, err)
+				defer d.Close()
+				must(t, os.Remove(p))
+				remove(t, m)
+				m.rollback(t, id)
+				if got := names(t, m.path("d")); got != "f" {
+					t.Errorf("listed: %s", got)
+				}
+				m.write(t, "d/new", "new")
+				got, err := os.ReadFile(p)
+				if err != nil || string(got) != "old" {
+					t.Errorf("%q, %v", got, err)
+				}
+				if _, err := d.Stat(); err != nil {
+					t.Errorf("a descriptor of the removed directory: %v", err)
+				}
+			})
+		})
+	}
+}

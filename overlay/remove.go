@@ -79,13 +79,13 @@ func (t *Tree) removeSlot(dir *Node, dirfd int, name string, st *unix.Statx_t) e
 		if err := t.toTrash(dirfd, name, id, isDir(st)); err != nil {
 			return err
 		}
-		t.moved(id, dir, name, nil, "", true, false)
+		t.tookAway(id, dir, name, st, true)
 		return nil
 	}
 	if err := unix.Unlinkat(dirfd, name, removeFlag(st)); err != nil {
 		return err
 	}
-	t.died(id, dir, name, st)
+	t.tookAway(id, dir, name, st, false)
 	return nil
 }
 
@@ -96,16 +96,19 @@ func removeFlag(st *unix.Statx_t) int {
 	return 0
 }
 
-// died notes that a slot was emptied for good.
-func (t *Tree) died(id checkpoint.ID, dir *Node, name string, st *unix.Statx_t) {
-	if n := t.known(id); n != nil && (isDir(st) || st.Nlink <= 1) {
+// tookAway notes that a program emptied a slot; kept says that what it held is in the trash now. The node of a directory
+// ends here in any case: the kernel marks what it knows under its number as removed for good, so if the directory comes back, it
+// must do so under another one.
+func (t *Tree) tookAway(id checkpoint.ID, dir *Node, name string, st *unix.Statx_t, kept bool) {
+	gone := isDir(st) || !kept && st.Nlink <= 1
+	if n := t.known(id); n != nil && gone {
 		last := *st
 		last.Nlink = 0
 		t.nodesMu.Lock()
 		n.last = &last
 		t.nodesMu.Unlock()
 	}
-	t.moved(id, dir, name, nil, "", false, isDir(st) || st.Nlink <= 1)
+	t.moved(id, dir, name, nil, "", kept && !isDir(st), gone)
 }
 
 // protectOccupant records what a slot holds before it is taken away, and reports whether it must be kept in the trash. A

@@ -141,10 +141,8 @@ func (t *Tree) renameOver(from, to *side, flags uint32) error {
 	if err != nil {
 		return err
 	}
-	if keep {
-		t.moved(toID, to.dir, to.name, nil, "", true, false)
-	} else if to.some {
-		t.died(toID, to.dir, to.name, &to.st)
+	if to.some {
+		t.tookAway(toID, to.dir, to.name, &to.st, keep)
 	}
 	t.moved(t.idOf(&from.st), from.dir, from.name, to.dir, to.name, false, false)
 	return nil
