@@ -3,6 +3,7 @@ package overlay
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"strings"
 
@@ -20,22 +21,44 @@ func (w *Workspace) Diff(ctx context.Context, from, to string, expand bool) (Dif
 		return Diff{}, err
 	}
 	defer leave()
+	var diff Diff
+	err = w.inspect(func() error {
+		d, head, err := w.newDiffer(ctx, "diff", from, to, expand)
+		diff = head
+		if err != nil {
+			return err
+		}
+		defer d.close()
+		found, err := d.run()
+		if err != nil {
+			return errs.Ensure("diff", diff.From, err)
+		}
+		for _, c := range found {
+			diff.Changes = append(diff.Changes, c.Change)
+		}
+		return nil
+	}, func() error { return nil })
+	return diff, err
+}
+
+// inspect calls find and then use while nothing changes the tree. Where an ordinary user has shut a directory for themselves,
+// find is called once more, with nobody there who could see that it is opened up for a moment.
+func (w *Workspace) inspect(find, use func() error) error {
 	w.tree.flushMapped()
 	w.tree.mu.RLock()
-	defer w.tree.mu.RUnlock()
-	d, diff, err := w.newDiffer(ctx, "diff", from, to, expand)
+	unlock := w.tree.mu.RUnlock
+	defer func() { unlock() }()
+	err := find()
+	if errors.Is(err, unix.EACCES) && !w.tree.privileged {
+		unlock()
+		w.tree.lockToLook()
+		unlock = w.tree.unlockLooked
+		err = find()
+	}
 	if err != nil {
-		return diff, err
+		return err
 	}
-	defer d.close()
-	found, err := d.run()
-	if err != nil {
-		return diff, errs.Ensure("diff", diff.From, err)
-	}
-	for _, c := range found {
-		diff.Changes = append(diff.Changes, c.Change)
-	}
-	return diff, nil
+	return use()
 }
 
 // Reconcile tells what changed since a checkpoint ("" is the newest) as lists of paths.

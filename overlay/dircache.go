@@ -145,29 +145,29 @@ type step struct {
 	ino  uint64
 }
 
-// stepsTo gives the way to n from the nearest directory that is open, or from the trash.
-func (t *Tree) stepsTo(n *Node) (base *dirEntry, fd int, steps []step, err error) {
+// stepsTo gives the way to n from the nearest directory that is open, or (start is nil then) from the trash.
+func (t *Tree) stepsTo(n *Node) (start *Node, base *dirEntry, fd int, steps []step, err error) {
 	t.nodesMu.RLock()
 	defer t.nodesMu.RUnlock()
 	for ; ; n = n.parent {
 		if n == t.root {
-			return nil, t.rootFd, steps, nil
+			return n, nil, t.rootFd, steps, nil
 		}
 		if base = t.dirs.get(n); base != nil {
-			return base, base.fd, steps, nil
+			return n, base, base.fd, steps, nil
 		}
 		if n.parent == nil {
 			if n.trashed {
-				return nil, t.trashFd, append(steps, step{n, n.id.String(), n.id.Ino}), nil
+				return nil, nil, t.trashFd, append(steps, step{n, n.id.String(), n.id.Ino}), nil
 			}
-			return nil, -1, nil, unix.ESTALE
+			return nil, nil, -1, nil, unix.ESTALE
 		}
 		steps = append(steps, step{n, n.name, n.id.Ino})
 	}
 }
 
 func (t *Tree) walkTo(n *Node) (dirRef, error) {
-	base, fd, steps, err := t.stepsTo(n)
+	at, base, fd, steps, err := t.stepsTo(n)
 	if err != nil {
 		return dirRef{}, err
 	}
@@ -175,8 +175,13 @@ func (t *Tree) walkTo(n *Node) (dirRef, error) {
 	keep := len(steps) <= t.dirs.max/4 // a very deep walk would push out everything else
 	slices.Reverse(steps)
 	for i, s := range steps {
-		next, err := openDirAt(cur.fd, s.name, s.ino)
+		next := -1
+		err := t.within(at, cur.fd, func() (err error) {
+			next, err = openDirAt(cur.fd, s.name, s.ino)
+			return err
+		})
 		cur.done()
+		at = s.node
 		if err != nil {
 			return dirRef{}, err
 		}

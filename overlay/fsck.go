@@ -23,8 +23,8 @@ func (w *Workspace) Fsck(ctx context.Context, deep bool) ([]Problem, error) {
 	if _, err := w.collect(ctx); err != nil {
 		return nil, errs.Ensure("fsck", "", err)
 	}
-	w.tree.mu.Lock()
-	defer w.tree.mu.Unlock()
+	w.tree.lockToLook()
+	defer w.tree.unlockLooked()
 	f := &fsck{w: w, t: w.tree, deep: deep, seen: map[Problem]bool{}}
 	for _, check := range []func(context.Context) error{f.log, f.checkpoints, f.trash, f.backups} {
 		if err := ctx.Err(); err != nil {

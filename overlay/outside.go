@@ -146,7 +146,9 @@ func (o *outsideWalk) walk(l *logTx, dirfd int, dir checkpoint.ID, path string, 
 			return nil
 		}
 		var st unix.Statx_t
-		if err := statAt(dirfd, name, &st); err != nil {
+		if err := statAt(dirfd, name, &st); err == unix.EACCES {
+			return nil // as below
+		} else if err != nil {
 			return err
 		}
 		if o.t.isForeign(&st) {

@@ -24,27 +24,34 @@ func (w *Workspace) Patch(ctx context.Context, from, to string, out io.Writer) e
 
 // patch does it for a caller who holds w.admin.
 func (w *Workspace) patch(ctx context.Context, from, to string, out io.Writer) error {
-	w.tree.flushMapped()
-	w.tree.mu.RLock()
-	defer w.tree.mu.RUnlock()
-	d, diff, err := w.newDiffer(ctx, "patch", from, to, true)
-	if err != nil {
-		return err
-	}
-	defer d.close()
-	d.deep = true
-	list, err := d.run()
-	if err != nil {
-		return errs.Ensure("patch", diff.From, err)
-	}
+	var d *differ
+	var diff Diff
 	var changes []gitpatch.Change
-	for _, f := range list {
-		c := d.gitChange(f)
-		if c.Old != nil || c.New != nil {
-			changes = append(changes, c)
+	defer func() {
+		if d != nil {
+			d.close()
 		}
-	}
-	return errs.Wrap(errs.Internal, "patch", diff.From, gitpatch.Write(out, changes))
+	}()
+	return w.inspect(func() (err error) {
+		if d != nil {
+			d.close()
+		}
+		changes = nil
+		if d, diff, err = w.newDiffer(ctx, "patch", from, to, true); err != nil {
+			return err
+		}
+		d.deep = true
+		list, err := d.run()
+		for _, f := range list {
+			c := d.gitChange(f)
+			if c.Old != nil || c.New != nil {
+				changes = append(changes, c)
+			}
+		}
+		return errs.Ensure("patch", diff.From, err)
+	}, func() error {
+		return errs.Wrap(errs.Internal, "patch", diff.From, gitpatch.Write(out, changes))
+	})
 }
 
 // gitChange turns a change into what git sees of it, which may be nothing.

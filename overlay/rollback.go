@@ -76,12 +76,12 @@ func (w *Workspace) rollback(ctx context.Context, c checkpoint.Checkpoint, o Rol
 		return RollbackResult{}, err
 	}
 	w.tree.flushMapped()
-	w.tree.mu.Lock()
+	w.tree.lockToLook()
 	r, err := w.prepare(c, o)
 	if err == nil {
 		err = r.run()
 	}
-	w.tree.mu.Unlock()
+	w.tree.unlockLooked()
 	if r != nil {
 		r.notify()
 		defer r.view.close()
@@ -273,8 +273,8 @@ func (w *Workspace) resume() error {
 	}
 	r.target = *target
 	w.log.Info("finishing a rollback that was cut short", "checkpoint", in.Target)
-	w.tree.mu.Lock()
-	defer w.tree.mu.Unlock()
+	w.tree.lockToLook()
+	defer w.tree.unlockLooked()
 	w.tree.protecting = true
 	fold, err := w.store.Fold(target.Epoch, in.Epoch)
 	if err != nil {

@@ -56,6 +56,7 @@ type Tree struct {
 	epoch      checkpoint.Epoch // guarded by mu
 	protecting bool             // there is an active checkpoint; guarded by mu
 	locGen     uint64           // grows when locations were swept; guarded by mu
+	mayLift    bool             // nobody sees a mode that changes for a moment; guarded by mu, which is held alone
 
 	renameMu sync.Mutex
 	trashMu  sync.Mutex
@@ -175,8 +176,9 @@ func (t *Tree) writable(dir *Node, name string) error {
 
 // place is where an inode can be reached: a name in an open directory. Call done once.
 type place struct {
-	dir  dirRef
-	name string
+	dir    dirRef
+	parent *Node // of dir; nil for the trash
+	name   string
 }
 
 func (p place) done() { p.dir.done() }
@@ -188,12 +190,37 @@ func (t *Tree) placeOf(n *Node) (place, error) {
 	t.nodesMu.RUnlock()
 	if parent != nil {
 		d, err := t.openDirRef(parent)
-		return place{d, name}, err
+		return place{d, parent, name}, err
 	}
 	if trashed {
-		return place{dirRef{t: t, fd: t.trashFd}, id.String()}, nil
+		return place{dirRef{t: t, fd: t.trashFd}, nil, id.String()}, nil
 	}
 	return place{}, unix.ESTALE
+}
+
+// within runs fn, which needs the right to search the directory n, open as fd. Whoever owns the directory can have shut it for
+// themselves, and then it is opened up for that moment, if nobody can see that. The record comes first, so that a death
+// meanwhile loses nothing.
+func (t *Tree) within(n *Node, fd int, fn func() error) error {
+	err := fn()
+	if err != unix.EACCES || !t.mayLift || n == nil {
+		return err
+	}
+	if err := t.protectAttr(n); err != nil {
+		return err
+	}
+	return t.lifted(fd, fn)
+}
+
+// lockToLook takes mu alone where the daemon may have to look into directories that it has to open up for that.
+func (t *Tree) lockToLook() {
+	t.mu.Lock()
+	t.mayLift = !t.privileged
+}
+
+func (t *Tree) unlockLooked() {
+	t.mayLift = false
+	t.mu.Unlock()
 }
 
 // stat describes a node that has a name. It proves the identity of what it finds, so that a concurrent rename is not
@@ -207,7 +234,7 @@ func (t *Tree) stat(n *Node, st *unix.Statx_t) error {
 		if err != nil {
 			return err
 		}
-		err = statAt(p.dir.fd, p.name, st)
+		err = t.within(p.parent, p.dir.fd, func() error { return statAt(p.dir.fd, p.name, st) })
 		p.done()
 		if err == nil && st.Ino == t.identity(n).Ino {
 			return nil
@@ -234,7 +261,11 @@ func (t *Tree) openNode(n *Node, flags int) (int, error) {
 		if err != nil {
 			return -1, err
 		}
-		fd, err := unix.Openat(p.dir.fd, p.name, flags, 0)
+		fd := -1
+		err = t.within(p.parent, p.dir.fd, func() error {
+			fd, err = unix.Openat(p.dir.fd, p.name, flags, 0)
+			return err
+		})
 		p.done()
 		if err == unix.ENOENT || err == unix.ELOOP && flags&unix.O_PATH == 0 {
 			continue

@@ -126,7 +126,7 @@ func (v *view) nodeAt(dir *Node, name string, id checkpoint.ID) (*Node, error) {
 	}
 	defer d.done()
 	var st unix.Statx_t
-	if err := statAt(d.fd, name, &st); err != nil {
+	if err := v.t.within(dir, d.fd, func() error { return statAt(d.fd, name, &st) }); err != nil {
 		if err == unix.ENOENT || err == unix.ENOTDIR {
 			return nil, nil
 		}
@@ -307,7 +307,7 @@ func (v *view) live(s checkpoint.Slot) (*unix.Statx_t, error) {
 	}
 	defer d.done()
 	var st unix.Statx_t
-	if err := statAt(d.fd, s.Name, &st); err != nil {
+	if err := v.t.within(dir, d.fd, func() error { return statAt(d.fd, s.Name, &st) }); err != nil {
 		if err == unix.ENOENT {
 			return nil, nil
 		}
@@ -348,16 +348,18 @@ func (v *view) liveEntries(dir *Node, all map[string]checkpoint.Occupant) error 
 		return err
 	}
 	defer d.done()
-	return eachName(d.fd, func(name string) error {
-		if v.t.hidden(dir, name) {
+	return v.t.within(dir, d.fd, func() error {
+		return eachName(d.fd, func(name string) error {
+			if v.t.hidden(dir, name) {
+				return nil
+			}
+			var st unix.Statx_t
+			if err := statAt(d.fd, name, &st); err != nil {
+				return err
+			}
+			all[name] = v.t.occupantOf(&st)
 			return nil
-		}
-		var st unix.Statx_t
-		if err := statAt(d.fd, name, &st); err != nil {
-			return err
-		}
-		all[name] = v.t.occupantOf(&st)
-		return nil
+		})
 	})
 }
 

@@ -8,42 +8,57 @@ import (
 	"path/filepath"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 )
 
-// hyperfs builds the program once and gives its path. Under the race detector the daemon has it too.
-var hyperfs = sync.OnceValues(func() (string, error) {
+// program is a build of hyperfs, made when it is first wanted.
+type program struct {
+	race bool // with the race detector, if the tests have it
+	path func() (string, error)
+	made atomic.Bool
+}
+
+var (
+	checked = newProgram(raceEnabled) // what the tests run
+	plain   = newProgram(false)       // what users run, for tests of how much it takes
+)
+
+func newProgram(race bool) *program {
+	p := &program{race: race}
+	p.path = sync.OnceValues(p.build)
+	return p
+}
+
+func (p *program) build() (string, error) {
 	dir, err := os.MkdirTemp("", "hyperfs-bin-")
 	if err != nil {
 		return "", err
 	}
+	p.made.Store(true)
 	bin := filepath.Join(dir, "hyperfs")
 	args := []string{"build", "-o", bin}
-	if raceEnabled {
+	if p.race {
 		args = append(args, "-race")
 	}
 	out, err := exec.Command("go", append(args, "github.com/hyperfs/hyperfs/cmd/hyperfs")...).CombinedOutput()
 	if err != nil {
-		return "", fmt.Errorf("go build: %w\n%s", err, out)
+		err = fmt.Errorf("go build: %w\n%s", err, out)
 	}
-	return bin, nil
-})
+	return bin, err
+}
 
-// removeBinary takes what hyperfs built away again.
-func removeBinary() {
-	if built {
-		bin, _ := hyperfs()
+// remove takes away what was built.
+func (p *program) remove() {
+	if p.made.Load() {
+		bin, _ := p.path()
 		_ = os.RemoveAll(filepath.Dir(bin))
 	}
 }
 
-// built says that hyperfs was called.
-var built bool
-
-// command runs the program with args and gives what it prints. env is added to the environment.
-func command(env []string, args ...string) (string, error) {
-	built = true
-	bin, err := hyperfs()
+// run runs the program with args and gives what it prints. env is added to the environment.
+func (p *program) run(env []string, args ...string) (string, error) {
+	bin, err := p.path()
 	if err != nil {
 		return "", err
 	}

@@ -1,7 +1,6 @@
 package test
 
 import (
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -25,6 +24,7 @@ func TestCrashOfTheDaemonLosesNothing(t *testing.T) {
 	slices.Sort(points)
 	i := 0
 	repeat(t, 20, func() {
+		killed := 0
 		for range max(kills(t, 10)/perLife, 1) {
 			i++
 			t.Run(fmt.Sprint(i), func(t *testing.T) {
@@ -35,9 +35,11 @@ func TestCrashOfTheDaemonLosesNothing(t *testing.T) {
 						at = fmt.Sprintf("%s:%d", points[r.IntN(len(points))], 1+r.IntN(8))
 					}
 					killDaemon(t, dir, r.Uint64N(1<<40), at, time.Duration(200+r.IntN(800))*time.Millisecond)
+					killed++
 				}
 			})
 		}
+		enough(t, killed, kills(t, 10))
 	})
 }
 
@@ -61,25 +63,9 @@ func killDaemon(t *testing.T, dir string, seed uint64, at string, while time.Dur
 	} else { // it may have died while it opened the store
 		detach(filepath.Join(dir, "workspace"))
 	}
-	w, err := readWreck(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := w.checkWorkspace(); err != nil {
-		t.Fatal(err)
-	}
-	before, err := lowerState(w.path("workspace"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	sub, err := newMountSubject(w.path("workspace"), mountOptions{flags: o.flags})
-	if err != nil {
-		t.Fatalf("mount after the kill: %v", err)
-	}
-	err = errors.Join(w.checkRecovered(sub, before), w.settle(sub), within(hangAfter, sub.Close))
-	if err != nil {
-		t.Fatal(err)
-	}
+	prove(t, dir, func() (subject, error) {
+		return newMountSubject(filepath.Join(dir, "workspace"), mountOptions{flags: o.flags})
+	})
 }
 
 func workUntilDeath(t *testing.T, dir string, sub *mountSubject, seed uint64, while time.Duration) {

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What a daemon may use, however big the workspace is (invariant I13). Under the race detector memory says nothing.
+// What a daemon may use, however big the workspace is (invariant I13).
 const (
 	maxRSS         = 200 << 20 // bytes
 	maxDescriptors = 2000
@@ -100,7 +100,7 @@ func TestADirectoryOf100000EntriesIsRolledBack(t *testing.T) {
 	const n = 100_000
 	ws := newWorkspace(t)
 	makeFiles(t, ws, 1, n)
-	sub := mountForTest(t, ws, mountOptions{})
+	sub := mountForTest(t, ws, mountOptions{measured: true})
 	id := mustSnapshot(t, sub)
 	list, err := os.ReadDir(filepath.Join(ws, "d0"))
 	if err != nil || len(list) != n {
@@ -238,7 +238,7 @@ func TestDaemonStaysSmallAfterWalking200000Files(t *testing.T) {
 	needMount(t)
 	ws := newWorkspace(t)
 	makeFiles(t, ws, 200, 1000)
-	sub := mountForTest(t, ws, mountOptions{})
+	sub := mountForTest(t, ws, mountOptions{measured: true})
 	mustSnapshot(t, sub)
 	for range 2 {
 		out, err := exec.Command("find", ws, "-newermt", "2100-01-01").CombinedOutput()
@@ -248,7 +248,7 @@ func TestDaemonStaysSmallAfterWalking200000Files(t *testing.T) {
 	}
 	u := usageOf(t, int(sub.pid.Load()))
 	t.Log(u)
-	if u.descriptors > maxDescriptors || u.rss > maxRSS && !raceEnabled {
+	if u.descriptors > maxDescriptors || u.rss > maxRSS {
 		t.Errorf("after walking 200,000 files the daemon uses %v", u)
 	}
 }
@@ -260,7 +260,7 @@ func TestThousandRoundsDoNotGrow(t *testing.T) {
 		t.Fatal(err)
 	}
 	store := filepath.Join(filepath.Dir(ws), "store")
-	sub := mountForTest(t, ws, mountOptions{flags: []string{"--store", store}})
+	sub := mountForTest(t, ws, mountOptions{flags: []string{"--store", store}, measured: true})
 	before := captureOf(t, sub)
 	var start usage
 	var size int64
@@ -286,7 +286,7 @@ func TestThousandRoundsDoNotGrow(t *testing.T) {
 	mustBe(t, sub, before, "after all rounds")
 	end, endSize := usageOf(t, int(sub.pid.Load())), storeSize(t, sub, store)
 	t.Logf("from %v and a store of %d KiB to %v and %d KiB", start, size>>10, end, endSize>>10)
-	if end.descriptors > start.descriptors+50 || end.rss > start.rss+64<<20 && !raceEnabled {
+	if end.descriptors > start.descriptors+50 || end.rss > start.rss+64<<20 {
 		t.Errorf("the daemon used %v after %d rounds, and %v after %d", start, rounds/5, end, rounds)
 	}
 	if endSize > size+16<<20 {

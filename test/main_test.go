@@ -18,7 +18,8 @@ func TestMain(m *testing.M) {
 		panic(err)
 	}
 	code := m.Run()
-	removeBinary()
+	checked.remove()
+	plain.remove()
 	os.Exit(code)
 }
 

@@ -1,0 +1,114 @@
+package test
+
+import (
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/hyperfs/hyperfs/internal/treestate"
+)
+
+// ordinaryUser gives what makes a command run as somebody who is not root: nil if the tests do already.
+func ordinaryUser(t *testing.T) *syscall.Credential {
+	t.Helper()
+	if os.Getuid() != 0 {
+		return nil
+	}
+	u, err := user.Lookup("nobody") // fusermount3 wants one with a name
+	if err != nil {
+		missing(t, err.Error())
+	}
+	uid, _ := strconv.Atoi(u.Uid)
+	gid, _ := strconv.Atoi(u.Gid)
+	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
+}
+
+// openDevice lets everybody use FUSE, as distributions ship it, until the test ends.
+func openDevice(t *testing.T) {
+	t.Helper()
+	st, err := os.Stat("/dev/fuse")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if st.Mode().Perm()&0o006 == 0o006 {
+		return
+	}
+	if err := os.Chmod("/dev/fuse", 0o666); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.Chmod("/dev/fuse", st.Mode().Perm()) })
+}
+
+func TestAnOrdinaryUserRollsBackWhatTheyMayNotWriteTo(t *testing.T) {
+	needMount(t)
+	if _, err := exec.LookPath("fusermount3"); err != nil {
+		missing(t, err.Error())
+	}
+	who := ordinaryUser(t)
+	openDevice(t)
+	bin, err := checked.path()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ws := newWorkspace(t)
+	for _, dir := range []string{filepath.Dir(bin), filepath.Dir(ws)} {
+		if err := os.Chmod(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if who != nil {
+		if err := os.Chown(ws, int(who.Uid), int(who.Gid)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	do := func(text string) {
+		t.Helper()
+		cmd := exec.Command("sh", "-euc", text)
+		cmd.Dir = filepath.Dir(ws)
+		cmd.Env = append(os.Environ(), "HYPERFS="+bin, "WS="+ws)
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: who}
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v\n%s\n%s", err, text, out)
+		}
+	}
+	do(`cd "$WS"; mkdir -p shut/below/deep kept; echo a >shut/a; echo b >shut/below/b; echo c >shut/below/deep/c
+		echo secret >secret; echo d >kept/d; ln kept/d kept/other; ln -s a shut/link
+		chmod 000 secret; chmod 555 shut/below/deep shut/below kept; chmod 000 shut`)
+	mounted := func(text string) treestate.State { // and gives what is there afterwards, which root can't see through the mount
+		t.Helper()
+		do(`cd "$WS"; "$HYPERFS" mount .`)
+		defer func() { _, _ = checked.run(nil, "unmount", ws) }() // if something fails before
+		do(`cd "$WS"; ` + text)
+		do(`cd /; "$HYPERFS" unmount "$WS"`)
+		return plainState(t, ws)
+	}
+	before := plainState(t, ws)
+	after := mounted(`"$HYPERFS" snapshot; cd .
+		chmod 755 shut shut/below shut/below/deep kept
+		echo more >>shut/a; rm -r shut/below; mkdir shut/below; echo new >shut/below/n; rm -f secret; echo public >secret
+		echo changed >kept/d; rm kept/other; ln -sfn nowhere shut/link; chmod 555 shut/below kept; chmod 111 shut`)
+	if len(treestate.Diff(before, after)) == 0 {
+		t.Fatal("nothing has changed")
+	}
+	if diff := treestate.Diff(after, mounted(`"$HYPERFS" rollback; "$HYPERFS" diff; "$HYPERFS" undo; "$HYPERFS" diff | grep shut/below/n; "$HYPERFS" patch >/dev/null`)); len(diff) > 0 {
+		t.Errorf("after the undo:\n\t%s", strings.Join(diff, "\n\t"))
+	}
+	if diff := treestate.Diff(before, mounted(`"$HYPERFS" rollback; "$HYPERFS" fsck --deep`)); len(diff) > 0 {
+		t.Errorf("after the rollback:\n\t%s", strings.Join(diff, "\n\t"))
+	}
+}
+
+func plainState(t *testing.T, ws string) treestate.State {
+	t.Helper()
+	s, err := lowerState(ws)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
