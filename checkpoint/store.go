@@ -259,7 +259,7 @@ func (tx *Tx) Slot(e Epoch, s Slot) (o Occupant, ok bool, err error) {
 // PutSlot writes a slot record with its reverse entry.
 func (tx *Tx) PutSlot(e Epoch, s Slot, o Occupant) error { return putSlot(tx.t, e, s, o) }
 
-// MarkLinked notes that id predates the epoch and gets a further name, in a slot that needs no record or has one.
+// MarkLinked notes that id predates the epoch and gets another name, in a slot that needs no record or has one.
 func (tx *Tx) MarkLinked(e Epoch, id ID, s Slot) error {
 	if err := tx.t.Set(appendSlot(inodeKey(keyLinked, e, id), s), nil); err != nil {
 		return err

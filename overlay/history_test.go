@@ -259,3 +259,28 @@ func TestWhatMovedWhileThereWasNoCheckpointIsFound(t *testing.T) {
 	s.rollback(second)
 	s.same(before)
 }
+
+func TestANameInANewDirectoryDoesNotCountAfterIt(t *testing.T) {
+	for name, give := range map[string]func(s *space){
+		"rename":   func(s *space) { s.rename("b.txt", "new/x", 0) },
+		"link":     func(s *space) { s.link("b.txt", "new/x"); s.unlink("b.txt") },
+		"exchange": func(s *space) { s.write("new/x", "x"); s.rename("b.txt", "new/x", unix.RENAME_EXCHANGE) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSpace(t, fillSmall)
+			s.link("b.txt", "dir/b2")
+			first, before := s.snapshot(), s.state()
+			s.mkdir("new")
+			give(s)
+			s.rename("dir/b2", "moved", 0)
+			s.reopen() // nothing is known from memory
+			s.rollback(first)
+			s.same(before)
+			a, err := s.tr.GetAttr(s.at("b.txt"), nil)
+			s.ok(err)
+			if a.Nlink != 2 {
+				t.Errorf("it has %d names, want 2", a.Nlink)
+			}
+		})
+	}
+}

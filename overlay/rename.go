@@ -98,6 +98,9 @@ func (t *Tree) exchange(from, to *side, flags uint32) error {
 				if err := t.recordMovedDir(l, isNew, s[0], s[1]); err != nil {
 					return err
 				}
+				if err := t.recordMovedFile(l, isNew, s[0], s[1]); err != nil {
+					return err
+				}
 			}
 			if err := t.recordBothSlots(l, from, to); err != nil {
 				return err
@@ -185,6 +188,9 @@ func (t *Tree) protectRename(from, to *side) (keep bool, err error) {
 		if err := t.recordMovedDir(l, isNew, from, to); err != nil {
 			return err
 		}
+		if err := t.recordMovedFile(l, isNew, from, to); err != nil {
+			return err
+		}
 		return t.recordMove(l, id, from.dir, from.name, to.dir, to.name)
 	})
 	return keep && (t.canMoveDirs || !isDir(&to.st)), err
@@ -203,6 +209,18 @@ func (t *Tree) recordMovedDir(l *logTx, isNew bool, from, to *side) error {
 	}
 	at := checkpoint.Slot{Dir: t.identity(from.dir), Name: from.name}
 	return l.PutAttr(t.epoch, id, t.attrRecord(&from.st, at))
+}
+
+// recordMovedFile notes the name that an old file gets in a new directory, of which there is no slot record. If it is one of
+// several, it must not stay there when the directory goes.
+func (t *Tree) recordMovedFile(l *logTx, isNew bool, from, to *side) error {
+	if isNew || isDir(&from.st) {
+		return nil
+	}
+	if dirIsNew, err := t.isNew(l, to.dir); err != nil || !dirIsNew {
+		return err
+	}
+	return l.MarkLinked(t.epoch, t.idOf(&from.st), checkpoint.Slot{Dir: t.identity(to.dir), Name: to.name})
 }
 
 // keepsReplaced reports whether what the target slot holds is old.

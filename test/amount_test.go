@@ -1,6 +1,7 @@
 package test
 
 import (
+	"hash/crc32"
 	"os"
 	"strconv"
 	"testing"
@@ -39,6 +40,15 @@ func steps(t *testing.T, share int) int {
 func kills(t *testing.T, share int) int {
 	t.Helper()
 	return max(amount(t, envKills, 240)*share/100, 1)
+}
+
+// seed begins what is random in a test. With CI=true it is always the same for one test, so that no change is blamed for what
+// another one has done; only a soak goes further there.
+func seed(t *testing.T) uint64 {
+	if os.Getenv("CI") == "true" && os.Getenv(envSoak) == "" {
+		return uint64(crc32.ChecksumIEEE([]byte(t.Name())))
+	}
+	return uint64(time.Now().UnixNano())
 }
 
 // repeat calls fn once, or with HYPERFS_SOAK as often as the given share (percent) of that time allows, until the test fails.

@@ -162,6 +162,7 @@ func passesOf(t *testing.T, seed uint64) map[string]int {
 }
 
 func TestCrashAtEveryPointLosesNothing(t *testing.T) {
+	t.Parallel()
 	seed := uint64(4)
 	repeat(t, 20, func() {
 		enough(t, killEverywhere(t, seed), kills(t, 60))
@@ -209,8 +210,9 @@ func recoverTwice(t *testing.T, dir string, seed uint64, i int) {
 }
 
 func TestCrashAtRandomUnderLoadLosesNothing(t *testing.T) {
+	t.Parallel()
 	const perLife = 6
-	r := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 0))
+	r := rand.New(rand.NewPCG(seed(t), 0))
 	i := 0
 	repeat(t, 60, func() {
 		killed := 0

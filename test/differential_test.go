@@ -143,7 +143,12 @@ func (p property) run(t *testing.T) {
 	setFlag(t, "rapid.checks", steps(t, p.share)/sequenceSteps)
 	setFlag(t, "rapid.steps", sequenceSteps)
 	log := p.logName()
+	given := flag.Lookup("rapid.seed").Value.String() != "0"
 	repeat(t, p.share, func() {
+		if !given {
+			setFlag(t, "rapid.seed", int(seed(t)))
+			defer setFlag(t, "rapid.seed", 0)
+		}
 		t.Run("random", func(t *testing.T) {
 			rapid.Check(t, func(t *rapid.T) { p.sequence(t, base, log) })
 		})
@@ -302,13 +307,14 @@ func closeWorld(t *rapid.T, w *world) {
 const longSteps = 1500
 
 func TestDifferentialLongLivesAreLikeAPlainDirectory(t *testing.T) {
+	t.Parallel()
 	p := property{lower: lower{name: "long", share: 20, fill: seedTree}, gen: everything, open: openTree("")}
 	base := memory(t)
 	if log := os.Getenv(envReplay); log != "" {
 		p.replay(t, base, log)
 		return
 	}
-	seed := uint64(time.Now().UnixNano())
+	seed := seed(t)
 	repeat(t, p.share, func() {
 		for range max(steps(t, p.share)/longSteps, 1) {
 			seed++

@@ -48,6 +48,7 @@ func mustRollback(t *testing.T, sub subject, id string) {
 }
 
 func TestPathsLongerThanPathMaxAreRolledBack(t *testing.T) {
+	t.Parallel()
 	needMount(t)
 	ws := newWorkspace(t)
 	sub := mountForTest(t, ws, mountOptions{})
@@ -96,11 +97,12 @@ func writeAtFd(t *testing.T, dir int, name, content string) {
 }
 
 func TestADirectoryOf100000EntriesIsRolledBack(t *testing.T) {
+	t.Parallel()
 	needMount(t)
 	const n = 100_000
 	ws := newWorkspace(t)
 	makeFiles(t, ws, 1, n)
-	sub := mountForTest(t, ws, mountOptions{measured: true})
+	sub := mountForTest(t, ws, mountOptions{plain: true, big: true})
 	id := mustSnapshot(t, sub)
 	list, err := os.ReadDir(filepath.Join(ws, "d0"))
 	if err != nil || len(list) != n {
@@ -148,6 +150,7 @@ func makeFiles(t *testing.T, ws string, dirs, n int) {
 }
 
 func TestASparseFileOf6GBIsRolledBack(t *testing.T) {
+	t.Parallel()
 	needMount(t)
 	const size = 6 << 30
 	ws := newWorkspace(t)
@@ -235,10 +238,11 @@ func (u usage) String() string {
 }
 
 func TestDaemonStaysSmallAfterWalking200000Files(t *testing.T) {
+	t.Parallel()
 	needMount(t)
 	ws := newWorkspace(t)
 	makeFiles(t, ws, 200, 1000)
-	sub := mountForTest(t, ws, mountOptions{measured: true})
+	sub := mountForTest(t, ws, mountOptions{plain: true, big: true})
 	mustSnapshot(t, sub)
 	for range 2 {
 		out, err := exec.Command("find", ws, "-newermt", "2100-01-01").CombinedOutput()
@@ -254,13 +258,14 @@ func TestDaemonStaysSmallAfterWalking200000Files(t *testing.T) {
 }
 
 func TestThousandRoundsDoNotGrow(t *testing.T) {
+	t.Parallel()
 	needMount(t)
 	ws := newWorkspace(t)
 	if err := seedTree(ws); err != nil {
 		t.Fatal(err)
 	}
 	store := filepath.Join(filepath.Dir(ws), "store")
-	sub := mountForTest(t, ws, mountOptions{flags: []string{"--store", store}, measured: true})
+	sub := mountForTest(t, ws, mountOptions{flags: []string{"--store", store}, plain: true})
 	before := captureOf(t, sub)
 	var start usage
 	var size int64

@@ -42,7 +42,7 @@ func (p property) minimise(t *testing.T, base, log string) {
 			return false
 		}
 		err := p.execute(base, rest)
-		same := err != nil && errors.Is(err, errStuck) == errors.Is(why, errStuck)
+		same := err != nil && symptom(err) == symptom(why)
 		if same {
 			why = err
 		}
@@ -56,6 +56,16 @@ func (p property) minimise(t *testing.T, base, log string) {
 	_ = ops.WriteLog(&text, list[max(len(list)-20, 0):])
 	t.Errorf("%d operations are enough, the last of them:\n%s%v\nagain: %s=%s go test ./test -run '%s'",
 		len(list), text.String(), why, envReplay, name, t.Name())
+}
+
+// symptom is what a failure is like, without the operation and the paths: leaving operations out must not lead to another one.
+func symptom(err error) string {
+	text := err.Error()
+	for strings.HasPrefix(text, "{") { // an operation, in a line of its own
+		_, text, _ = strings.Cut(text, "\n")
+	}
+	text, _, _ = strings.Cut(text, ":")
+	return text
 }
 
 // reduce leaves out as much of list as it can while fails stays true.

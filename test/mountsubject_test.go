@@ -30,13 +30,12 @@ type mountSubject struct {
 type mountOptions struct {
 	flags []string // of hyperfs mount
 	env   []string // added to the daemon's environment
-	// measured is for a test of what the daemon takes: it is the one that users run. The workspace is not compared at the end, as
-	// it may be very big.
-	measured bool
+	plain bool     // the program that users run
+	big   bool     // the workspace is too big to be compared at the end
 }
 
 func (o mountOptions) program() *program {
-	if o.measured {
+	if o.plain {
 		return plain
 	}
 	return checked
@@ -205,7 +204,7 @@ func (s *mountSubject) give() error {
 }
 
 func (s *mountSubject) Close() error {
-	if s.o.measured {
+	if s.o.big {
 		return s.give()
 	}
 	return s.stop()

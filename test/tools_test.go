@@ -105,9 +105,11 @@ var tools = []tool{
 }
 
 func TestToolsAreUndoneExactly(t *testing.T) {
+	t.Parallel()
 	needMount(t)
 	for _, tool := range tools {
 		t.Run(tool.name, func(t *testing.T) {
+			t.Parallel()
 			for _, name := range strings.Fields(tool.needs) {
 				if _, err := exec.LookPath(name); err != nil {
 					missing(t, err.Error())

@@ -45,6 +45,7 @@ func openDevice(t *testing.T) {
 }
 
 func TestAnOrdinaryUserRollsBackWhatTheyMayNotWriteTo(t *testing.T) {
+	t.Parallel()
 	needMount(t)
 	if _, err := exec.LookPath("fusermount3"); err != nil {
 		missing(t, err.Error())
