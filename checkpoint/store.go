@@ -158,6 +158,16 @@ func (s *Store) View(fn func(*Tx) error) error {
 	return s.db.View(func(t *badger.Txn) error { return fn(&Tx{s: s, t: t}) })
 }
 
+// Reader is a transaction that only reads and stays open, and shows the store as it was when it began. One goroutine may use it
+// at a time; end it with Close.
+type Reader struct{ Tx }
+
+// NewReader begins one.
+func (s *Store) NewReader() *Reader { return &Reader{Tx{s: s, t: s.db.NewTransaction(false)}} }
+
+// Close ends it.
+func (r *Reader) Close() { r.t.Discard() }
+
 // Batch collects any number of writes. They are not committed as one: only Flush says that all are there.
 type Batch struct {
 	s  *Store

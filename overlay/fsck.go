@@ -104,7 +104,7 @@ func (f *fsck) plan(c checkpoint.Checkpoint) error {
 		f.found(c.ID, "its records can't be read: %v", err)
 		return nil
 	}
-	v := f.t.newView(fold)
+	v := f.t.newFrozenView(fold)
 	defer v.close()
 	if _, err := f.t.makePlan(v); err != nil {
 		f.found(c.ID, "a rollback would fail: %v", err)

@@ -2,6 +2,7 @@ package overlay
 
 import (
 	"fmt"
+	"sync"
 
 	"github.com/hyperfs/hyperfs/checkpoint"
 	"github.com/hyperfs/hyperfs/internal/errs"
@@ -37,6 +38,10 @@ type inodeRestore struct {
 	hasX    bool
 	content *checkpoint.Content
 	replace bool // its content is put back by another inode in its slot
+
+	dir    *Node  // of the slot, if the content is replaced
+	staged string // the other inode's name in the store's tmp directory, ready to be put in place
+	share  bool   // that is the tier's own file
 }
 
 // integrity says that a preimage is not what it was.
@@ -171,7 +176,7 @@ func (p *plan) checkKept(c *slotChange, n *Node) error {
 		return nil
 	}
 	var st unix.Statx_t
-	if err := p.t.statOpen(n, nil, &st); err != nil {
+	if err := p.view.statNode(n, &st); err != nil {
 		return integrity(p.slotPath(c.slot), "the old file can't be examined: %w", err)
 	}
 	if _, saved := p.view.fold.Contents[c.want.ID]; saved {
@@ -278,7 +283,24 @@ func (p *plan) planInodes() error {
 			return err
 		}
 	}
-	return nil
+	return p.verifyRestored()
+}
+
+// verifyRestored proves that every preimage that is wanted is what was saved.
+func (p *plan) verifyRestored() error {
+	var mu sync.Mutex // slotPath is not for many goroutines
+	return inParallel(p.inodes, func(r *inodeRestore) error {
+		if r.content == nil {
+			return nil
+		}
+		err := p.t.tier.verify(r.content.Ref)
+		if err == nil {
+			return nil
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		return integrity(p.slotPath(r.slot), "its preimage can't be used: %w", err)
+	})
 }
 
 // slotInState gives where an inode was; the root is in no slot. A file with names that nobody knows of counts as part of
@@ -296,7 +318,7 @@ func (p *plan) slotInState(id checkpoint.ID) (checkpoint.Slot, bool, error) {
 		return slot, false, err
 	}
 	var st unix.Statx_t
-	if err := p.t.statOpen(n, nil, &st); err != nil {
+	if err := p.view.statNode(n, &st); err != nil {
 		return slot, false, nil
 	}
 	known := len(p.t.slotsOf(n))
@@ -316,7 +338,7 @@ func (p *plan) planInode(r *inodeRestore) error {
 	}
 	r.node = n
 	var st unix.Statx_t
-	if err := p.t.statOpen(n, nil, &st); err != nil {
+	if err := p.view.statNode(n, &st); err != nil {
 		return integrity(p.slotPath(r.slot), "it can't be examined: %w", err)
 	}
 	if done := r.slot.Name != "" && p.replacedAlready(r); done || unchanged(&st, r.attr) {
@@ -324,9 +346,6 @@ func (p *plan) planInode(r *inodeRestore) error {
 	}
 	r.xattrs, r.hasX = p.view.fold.Xattrs[r.id]
 	if c, ok := p.view.fold.Contents[r.id]; ok {
-		if err := p.t.tier.verify(c.Ref); err != nil {
-			return integrity(p.slotPath(r.slot), "its preimage can't be used: %w", err)
-		}
 		r.content = &c
 		r.replace = r.slot.Name != "" && !p.t.isOpen(n) && p.namesAfter(r.id, &st) == 1
 	}

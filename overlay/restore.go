@@ -45,7 +45,7 @@ func (r *restorer) remakeDirs() error {
 		}
 		before := r.view.before
 		r.view.close()
-		r.view = r.t.newView(fold)
+		r.view = r.t.newFrozenView(fold)
 		r.view.before = before
 		if r.plan, err = r.t.makePlan(r.view); err != nil {
 			return err
@@ -73,6 +73,7 @@ func (r *restorer) remakeDir(old checkpoint.ID) error {
 // apply makes the changes: everything that is wrong is moved aside, then everything that is missing is put in its place,
 // then contents, then attributes; modification times of directories last, as all else changes them.
 func (r *restorer) apply() error {
+	r.view.thaw()
 	r.t.stir()
 	r.lifted, r.restored = map[checkpoint.ID]uint32{}, map[checkpoint.ID]bool{}
 	for _, c := range r.plan.slots {
@@ -90,6 +91,9 @@ func (r *restorer) apply() error {
 			return r.failed(c.slot, err)
 		}
 		crash.Point("rollback-put")
+	}
+	if err := r.stageAll(); err != nil {
+		return err
 	}
 	for _, dirs := range []bool{false, true} {
 		for _, i := range r.plan.inodes {

@@ -2,6 +2,7 @@ package overlay
 
 import (
 	"os"
+	"sync"
 
 	"github.com/hyperfs/hyperfs/checkpoint"
 	"golang.org/x/sys/unix"
@@ -43,51 +44,95 @@ func (r *restorer) restoreAttr(fd int, i *inodeRestore) error {
 	return setMtime(fd, i.attr.Mtime)
 }
 
-// replaceInode puts the content back by putting another inode in the place of the one that was written to, which goes
-// to the trash for the undo: no content is copied where the tier can give its own file away.
-func (r *restorer) replaceInode(i *inodeRestore) error {
+// stageAll makes everything ready that replaces an inode. Nothing in the workspace is changed by that, so it can be done in parallel.
+func (r *restorer) stageAll() error {
+	var list []*inodeRestore
+	for _, i := range r.plan.inodes {
+		if i.content == nil || !i.replace {
+			continue
+		}
+		var err error
+		if i.dir, err = r.view.find(i.slot.Dir); err != nil {
+			return r.failed(i.slot, err)
+		}
+		list = append(list, i)
+	}
+	var mu sync.Mutex // failed is not for many goroutines
+	return inParallel(list, func(i *inodeRestore) error {
+		err := r.stage(i)
+		if err == nil {
+			return nil
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		return r.failed(i.slot, err)
+	})
+}
+
+// stage makes another inode with the old content: no content is copied where the tier can give its own file away. Many goroutines
+// may call it.
+func (r *restorer) stage(i *inodeRestore) error {
 	xs := i.xattrs
 	if !i.hasX {
 		var err error
-		if xs, err = r.t.readXattrs(i.node); err != nil {
+		if xs, err = r.xattrsNow(i.dir, i); err != nil {
 			return err
 		}
 	}
 	name := r.t.tempName()
-	share := !r.neededElsewhere(i)
-	if err := r.t.tier.materialize(i.content.Ref, r.t.tmpFd, name, share); err != nil {
+	i.share = !r.neededElsewhere(i)
+	if err := r.t.tier.materialize(i.content.Ref, r.t.tmpFd, name, i.share); err != nil {
 		return err
 	}
 	if err := r.dress(name, i, xs); err != nil {
 		_ = unix.Unlinkat(r.t.tmpFd, name, 0)
 		return err
 	}
-	dir, err := r.view.find(i.slot.Dir)
-	if err != nil {
-		return err
-	}
-	err = r.inDir(dir, func(fd int) error {
+	i.staged = name
+	return nil
+}
+
+// replaceInode puts what was staged in the place of the inode that was written to, which goes to the trash for the undo.
+func (r *restorer) replaceInode(i *inodeRestore) error {
+	err := r.inDir(i.dir, func(fd int) error {
 		if _, err := r.t.linkToTrash(fd, i.slot.Name, i.id); err != nil {
 			if err := r.t.toTrash(fd, i.slot.Name, i.id, false); err != nil {
 				return err
 			}
 		}
-		return unix.Renameat(r.t.tmpFd, name, fd, i.slot.Name)
+		return unix.Renameat(r.t.tmpFd, i.staged, fd, i.slot.Name)
 	})
 	if err != nil {
 		return err
 	}
 	r.replaced++
-	if share {
+	if i.share {
 		r.shared = append(r.shared, i)
 	}
-	r.t.moved(i.id, dir, i.slot.Name, nil, "", true, false)
-	r.forget(dir, i.slot.Name)
+	r.t.moved(i.id, i.dir, i.slot.Name, nil, "", true, false)
+	r.forget(i.dir, i.slot.Name)
 	return nil
+}
+
+// xattrsNow gives the extended attributes of a regular file that is in its slot, without opening it where that can be.
+func (r *restorer) xattrsNow(dir *Node, i *inodeRestore) ([]checkpoint.Xattr, error) {
+	d, err := r.t.openDirRef(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer d.done()
+	xs, err := xattrsOf(procPath(d.fd) + "/" + i.slot.Name)
+	if err == unix.EACCES {
+		return r.t.readXattrs(i.node)
+	}
+	return xs, err
 }
 
 // dress gives a staged file the attributes of the one that it stands in for.
 func (r *restorer) dress(name string, i *inodeRestore, xs []checkpoint.Xattr) error {
+	if len(xs) == 0 {
+		return r.dressPlainly(name, i.attr)
+	}
 	fd, err := unix.Openat(r.t.tmpFd, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return err
@@ -97,13 +142,35 @@ func (r *restorer) dress(name string, i *inodeRestore, xs []checkpoint.Xattr) er
 	return r.restoreAttr(fd, i)
 }
 
-// neededElsewhere reports whether another checkpoint may want the preimage again.
+// dressPlainly is dress for a file without extended attributes, which need not be opened.
+func (r *restorer) dressPlainly(name string, a checkpoint.Attr) error {
+	tmp := r.t.tmpFd
+	if err := applyXattrs(procPath(tmp)+"/"+name, nil); err != nil {
+		return err
+	}
+	var st unix.Statx_t
+	if err := statAt(tmp, name, &st); err != nil {
+		return err
+	}
+	if st.Uid != a.UID || st.Gid != a.GID {
+		if err := unix.Fchownat(tmp, name, int(a.UID), int(a.GID), unix.AT_SYMLINK_NOFOLLOW); err != nil {
+			return err
+		}
+	}
+	if err := unix.Fchmodat(tmp, name, a.Mode&0o7777, 0); err != nil {
+		return err
+	}
+	return unix.UtimesNanoAt(tmp, name, mtimeOnly(a.Mtime), unix.AT_SYMLINK_NOFOLLOW)
+}
+
+// neededElsewhere reports whether another checkpoint may want the preimage again. What an earlier rollback could be undone by is
+// given up by this one.
 func (r *restorer) neededElsewhere(i *inodeRestore) bool {
 	saved := r.view.fold.Saved[i.id]
 	r.w.list.RLock()
 	defer r.w.list.RUnlock()
 	for id, c := range r.w.checkpoints {
-		if id != r.intent.Target && c.Status == checkpoint.Active && c.Epoch <= saved {
+		if id != r.intent.Target && c.CreatedBy != "rollback" && c.Status == checkpoint.Active && c.Epoch <= saved {
 			return true
 		}
 	}
@@ -150,12 +217,7 @@ func (r *restorer) freeShared() error {
 	if err := b.Flush(); err != nil {
 		return err
 	}
-	for _, s := range r.shared {
-		if err := r.t.tier.remove(s.content.Ref); err != nil {
-			return err
-		}
-	}
-	return nil
+	return inParallel(r.shared, func(s *inodeRestore) error { return r.t.tier.remove(s.content.Ref) })
 }
 
 // restoreDirTimes puts the modification times of directories back that only the rollback itself has changed: by replacing

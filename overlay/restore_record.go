@@ -10,6 +10,7 @@ import (
 // recordAll writes what the undo of this rollback needs, before anything is changed.
 func (r *restorer) recordAll() error {
 	r.recorded = map[checkpoint.ID]bool{}
+	r.view.reread() // the epoch has begun since, with contents of files that somebody has open
 	b := r.w.store.NewBatch()
 	defer b.Cancel()
 	for _, c := range r.plan.slots {
@@ -70,7 +71,7 @@ func (r *restorer) recordPlace(b *checkpoint.Batch, c *slotChange) error {
 func (r *restorer) recordSlot(b *checkpoint.Batch, s checkpoint.Slot, held checkpoint.Occupant) error {
 	if r.resumed {
 		has := false
-		err := r.w.store.View(func(tx *checkpoint.Tx) (err error) { has, err = tx.HasSlot(r.intent.Epoch, s); return err })
+		err := r.view.read(func(tx *checkpoint.Tx) (err error) { has, err = tx.HasSlot(r.intent.Epoch, s); return err })
 		if err != nil || has {
 			return err
 		}
@@ -87,7 +88,7 @@ func (r *restorer) recordAttr(b *checkpoint.Batch, id checkpoint.ID) error {
 	}
 	r.recorded[id] = true
 	has := false
-	err := r.w.store.View(func(tx *checkpoint.Tx) (err error) { has, err = tx.HasAttr(r.intent.Epoch, id); return err })
+	err := r.view.read(func(tx *checkpoint.Tx) (err error) { has, err = tx.HasAttr(r.intent.Epoch, id); return err })
 	if err != nil || has {
 		return err
 	}
@@ -120,7 +121,7 @@ func (r *restorer) recordInode(b *checkpoint.Batch, i *inodeRestore) error {
 	}
 	if i.replace {
 		var st unix.Statx_t
-		if err := r.t.statOpen(i.node, nil, &st); err != nil {
+		if err := r.view.statNode(i.node, &st); err != nil {
 			return err
 		}
 		if r.plan.changes[i.slot] {
@@ -133,7 +134,7 @@ func (r *restorer) recordInode(b *checkpoint.Batch, i *inodeRestore) error {
 
 func (r *restorer) recordXattrs(b *checkpoint.Batch, i *inodeRestore) error {
 	has := false
-	err := r.w.store.View(func(tx *checkpoint.Tx) (err error) { has, err = tx.HasXattrs(r.intent.Epoch, i.id); return err })
+	err := r.view.read(func(tx *checkpoint.Tx) (err error) { has, err = tx.HasXattrs(r.intent.Epoch, i.id); return err })
 	if err != nil || has {
 		return err
 	}
@@ -147,7 +148,7 @@ func (r *restorer) recordXattrs(b *checkpoint.Batch, i *inodeRestore) error {
 // recordContent saves what is about to be overwritten in place.
 func (r *restorer) recordContent(b *checkpoint.Batch, i *inodeRestore) error {
 	has := false
-	err := r.w.store.View(func(tx *checkpoint.Tx) (err error) { has, err = tx.HasContent(r.intent.Epoch, i.id); return err })
+	err := r.view.read(func(tx *checkpoint.Tx) (err error) { has, err = tx.HasContent(r.intent.Epoch, i.id); return err })
 	if err != nil || has {
 		return err
 	}

@@ -107,7 +107,7 @@ func (w *Workspace) prepare(c checkpoint.Checkpoint, o RollbackOptions) (*restor
 	if err != nil {
 		return nil, err
 	}
-	r := &restorer{w: w, t: t, target: c, view: t.newView(fold)}
+	r := &restorer{w: w, t: t, target: c, view: t.newFrozenView(fold)}
 	if r.plan, err = t.makePlan(r.view); err != nil {
 		r.view.close()
 		return nil, err
@@ -284,7 +284,7 @@ func (w *Workspace) resume() error {
 	if err != nil {
 		return err
 	}
-	r.view = w.tree.newView(fold)
+	r.view = w.tree.newFrozenView(fold)
 	defer r.view.close()
 	r.view.before = map[checkpoint.ID]checkpoint.Slot{}
 	for s, o := range since.Slots {

@@ -34,12 +34,15 @@ func utimesFd(fd int, ts [2]unix.Timespec) error {
 }
 
 // setMtime sets the modification time and leaves the access time.
-func setMtime(fd int, ns int64) error {
+func setMtime(fd int, ns int64) error { return utimesFd(fd, [2]unix.Timespec(mtimeOnly(ns))) }
+
+// mtimeOnly is what utimensat(2) takes for that.
+func mtimeOnly(ns int64) []unix.Timespec {
 	sec, nsec := ns/1e9, ns%1e9
 	if nsec < 0 {
 		sec, nsec = sec-1, nsec+1e9
 	}
-	return utimesFd(fd, [2]unix.Timespec{{Nsec: unix.UTIME_OMIT}, {Sec: sec, Nsec: nsec}})
+	return []unix.Timespec{{Nsec: unix.UTIME_OMIT}, {Sec: sec, Nsec: nsec}}
 }
 
 func readlinkAt(dirfd int, name string) (string, error) {

@@ -25,6 +25,11 @@ type view struct {
 	at                 map[checkpoint.ID]checkpoint.Slot     // where a walk of the state saw an inode
 	pinned             []*Node
 	before             map[checkpoint.ID]checkpoint.Slot // only while a rollback is resumed: where it took inodes from
+
+	// While nothing can change, what was asked once is not asked again.
+	frozen bool
+	reader *checkpoint.Reader
+	stats  map[*Node]unix.Statx_t
 }
 
 func (t *Tree) newView(fold *checkpoint.Fold) *view {
@@ -51,7 +56,57 @@ func (t *Tree) newView(fold *checkpoint.Fold) *view {
 	return v
 }
 
+// newFrozenView is newView for somebody who holds Tree.mu alone until thaw is called.
+func (t *Tree) newFrozenView(fold *checkpoint.Fold) *view {
+	v := t.newView(fold)
+	v.frozen, v.reader, v.stats = true, t.store.NewReader(), map[*Node]unix.Statx_t{}
+	return v
+}
+
+// thaw ends the time in which nothing can change.
+func (v *view) thaw() {
+	if v.frozen {
+		v.frozen, v.stats = false, nil
+		v.reader.Close()
+	}
+}
+
+// reread makes the view see what the store got since it was frozen.
+func (v *view) reread() {
+	v.reader.Close()
+	v.reader = v.t.store.NewReader()
+}
+
+// read runs fn with the store.
+func (v *view) read(fn func(tx *checkpoint.Tx) error) error {
+	if v.frozen {
+		return fn(&v.reader.Tx)
+	}
+	return v.t.store.View(fn)
+}
+
+// statNode describes a node that has a name or an open handle.
+func (v *view) statNode(n *Node, st *unix.Statx_t) error {
+	if s, ok := v.stats[n]; ok {
+		*st = s
+		return nil
+	}
+	err := v.t.statOpen(n, nil, st)
+	if err == nil {
+		v.keep(n, st)
+	}
+	return err
+}
+
+// keep remembers what a node is like.
+func (v *view) keep(n *Node, st *unix.Statx_t) {
+	if v.frozen {
+		v.stats[n] = *st
+	}
+}
+
 func (v *view) close() {
+	v.thaw()
 	for _, n := range v.pinned {
 		v.t.unpin(n)
 	}
@@ -140,6 +195,7 @@ func (v *view) nodeAt(dir *Node, name string, id checkpoint.ID) (*Node, error) {
 	n := v.t.internLocked(&st)
 	v.t.addName(n, dir, name)
 	v.pinLocked(n)
+	v.keep(n, &st)
 	return n, nil
 }
 
@@ -160,6 +216,7 @@ func (v *view) trashNode(id checkpoint.ID) (*Node, error) {
 	n := v.t.internLocked(&st)
 	n.trashed = true
 	v.pinLocked(n)
+	v.keep(n, &st)
 	return n, nil
 }
 
@@ -246,7 +303,7 @@ func (v *view) furtherSlot(id checkpoint.ID, n *Node) (checkpoint.Slot, bool, er
 // noted gives the slots where the store saw an inode.
 func (v *view) noted(id checkpoint.ID) ([]checkpoint.Slot, error) {
 	var slots []checkpoint.Slot
-	err := v.t.store.View(func(tx *checkpoint.Tx) error {
+	err := v.read(func(tx *checkpoint.Tx) error {
 		loc, _, err := tx.Loc(id)
 		slots = loc.Slots
 		return err
@@ -413,7 +470,7 @@ func (v *view) stat(id checkpoint.ID, st *unix.Statx_t) error {
 	if n == nil {
 		return unix.ENOENT
 	}
-	return v.t.statOpen(n, nil, st)
+	return v.statNode(n, st)
 }
 
 // xattrs gives the extended attributes that an inode had in the state.

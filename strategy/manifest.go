@@ -63,11 +63,7 @@ func (m manifest) openChecked(ref Ref) (file, error) {
 
 // Materialize is Strategy.Materialize.
 func (m manifest) Materialize(ref Ref, dirfd int, name string, share bool) error {
-	open := m.openChecked
-	if share {
-		open = m.openIntact // no copying finds the damage
-	}
-	return failed("materialize", ref.Name, m.materialize(ref, dirfd, name, share, open, fillCopy))
+	return failed("materialize", ref.Name, m.materialize(ref, dirfd, name, share, m.openChecked, fillCopy))
 }
 
 // fillCopy copies the preimage f into dst, which is empty.

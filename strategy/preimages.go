@@ -122,14 +122,9 @@ func (p preimages) openIntact(ref Ref) (file, error) {
 // materialize links the preimage if it may be shared and can be linked; else it makes a new file and lets fill write it.
 func (p preimages) materialize(ref Ref, dirfd int, name string, share bool,
 	open func(Ref) (file, error), fill func(ref Ref, dst, f file) error) error {
-	if err := checkEntry(name); err != nil {
+	if err := errors.Join(checkRef(ref), checkEntry(name)); err != nil {
 		return err
 	}
-	f, err := open(ref)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = f.close() }()
 	to, done, err := dirOf(dirfd)
 	if err != nil {
 		return err
@@ -141,6 +136,11 @@ func (p preimages) materialize(ref Ref, dirfd int, name string, share bool,
 			return err
 		}
 	}
+	f, err := open(ref)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.close() }()
 	return createIn(to, name, func(dst file) error { return fill(ref, dst, f) })
 }
 

@@ -57,8 +57,9 @@ type Strategy interface {
 
 	// Materialize makes the preimage appear as a regular file name in the directory dirfd, where no such name exists
 	// (fs.ErrExist). With share, the file may be the tier's own (a hard link): the caller must call Remove(ref) before
-	// anybody can write to it, and Verify may fail from when its times are set. Without, it is independent. Mode, owner
-	// and times of the new file are unspecified; the caller sets them. On an error nothing is left behind.
+	// anybody can write to it, and Verify may fail from when its times are set; and it must have called Verify, as damage may go
+	// unseen here. Without, it is independent. Mode, owner and times of the new file are unspecified; the caller sets them. On
+	// an error nothing is left behind.
 	Materialize(ref Ref, dirfd int, name string, share bool) error
 
 	// Open opens the preimage for reading. It proves no more than that it is there and has the right size.

@@ -81,7 +81,6 @@ func (b *bench) refuses(ref strategy.Ref, d damage) {
 	check("Verify", b.s.Verify(ref))
 	check("Restore", b.s.Restore(ref, b.file("dst", dense(3))))
 	check("Materialize", b.materialize(ref, "made", false))
-	check("Materialize, shared,", b.materialize(ref, "made", true))
 	if !ref.HasSum {
 		_, err := b.s.Sum(ref)
 		check("Sum", err)
@@ -127,12 +126,10 @@ func materializeDamaged(b *bench) {
 	ref, err := b.s.Sum(b.saved(dense(2 * mib)))
 	b.must(err)
 	b.must(flip(b.preimage(ref)))
-	for _, share := range []bool{false, true} {
-		if err := b.materialize(ref, "made", share); !errors.Is(err, strategy.ErrCorrupt) {
-			b.Errorf("share=%v: Materialize says %v", share, err)
-		}
-		if _, err := os.Lstat(b.path("made")); !errors.Is(err, os.ErrNotExist) {
-			b.Errorf("share=%v: a file was left (%v)", share, err)
-		}
+	if err := b.materialize(ref, "made", false); !errors.Is(err, strategy.ErrCorrupt) {
+		b.Errorf("Materialize says %v", err)
+	}
+	if _, err := os.Lstat(b.path("made")); !errors.Is(err, os.ErrNotExist) {
+		b.Errorf("a file was left (%v)", err)
 	}
 }
