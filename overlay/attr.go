@@ -141,7 +141,7 @@ func (t *Tree) SetAttr(n *Node, h *Handle, in *SetAttr) (Attr, error) {
 		return Attr{}, err
 	}
 	defer ref.done()
-	if err := t.applySetAttr(n, h, ref.fd, in); err != nil {
+	if err := applySetAttr(h, ref.fd, in); err != nil {
 		return Attr{}, err
 	}
 	var st unix.Statx_t
@@ -176,9 +176,9 @@ func (t *Tree) protectForSetAttr(n *Node, in *SetAttr) error {
 }
 
 // applySetAttr changes the inode that fd, which may be O_PATH, refers to.
-func (t *Tree) applySetAttr(n *Node, h *Handle, fd int, in *SetAttr) error {
+func applySetAttr(h *Handle, fd int, in *SetAttr) error {
 	if in.Valid&SetSize != 0 {
-		if err := t.truncate(n, h, in.Size); err != nil {
+		if err := truncate(h, fd, in.Size); err != nil {
 			return err
 		}
 	}
@@ -203,16 +203,15 @@ func (t *Tree) applySetAttr(n *Node, h *Handle, fd int, in *SetAttr) error {
 	return nil
 }
 
-func (t *Tree) truncate(n *Node, h *Handle, size int64) error {
-	if h != nil && h.writable {
-		return ignoringEINTR(func() error { return unix.Ftruncate(h.fd, size) })
-	}
-	fd, err := t.openNode(n, unix.O_WRONLY|unix.O_NONBLOCK)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(fd)
-	return ignoringEINTR(func() error { return unix.Ftruncate(fd, size) })
+// truncate is the call that the program made: with the size that the file has already, only ftruncate(2) changes its mtime on every
+// filesystem.
+func truncate(h *Handle, fd int, size int64) error {
+	return ignoringEINTR(func() error {
+		if h != nil && h.writable {
+			return unix.Ftruncate(h.fd, size)
+		}
+		return unix.Truncate(procPath(fd), size)
+	})
 }
 
 func chownFd(fd int, in *SetAttr) error {

@@ -212,6 +212,9 @@ func fillSmall(dir string) {
 	}
 	_ = os.Link(filepath.Join(dir, "a.txt"), filepath.Join(dir, "dir/hard"))
 	_ = os.Symlink("c.txt", filepath.Join(dir, "dir/soft"))
+	for _, name := range []string{"b.txt", "dir", "dir/sub"} {
+		_ = unix.Setxattr(filepath.Join(dir, name), "user.of", []byte(name), 0) // not every kernel has them on tmpfs
+	}
 }
 
 // changes are what a workspace filled by fillSmall may go through.
@@ -316,6 +319,30 @@ var cannot = map[string]map[string]string{"overlayfs": {
 	"unlink one link":   "overlayfs breaks a link of its lower layer; see TestLinksOfALowerLayerKeepTheirContent",
 	"unlink both links": "overlayfs breaks a link of its lower layer; see TestLinksOfALowerLayerKeepTheirContent",
 }}
+
+func TestTruncateToTheSameSizeIsWhatItIsUnderneath(t *testing.T) {
+	for lower, prepare := range lowers {
+		t.Run(lower, func(t *testing.T) {
+			next := prepare(t)
+			mtimeAfter := func(truncate func(s *space)) int64 {
+				s := spaceAt(t, next())
+				past := []unix.Timespec{{Sec: 1e9}, {Sec: 1e9}}
+				s.ok(unix.UtimesNanoAt(unix.AT_FDCWD, filepath.Join(s.dir, "b.txt"), past, 0))
+				truncate(s)
+				return s.state()["b.txt"].Mtime
+			}
+			size := int64(len("second"))
+			plain := mtimeAfter(func(s *space) { s.ok(os.Truncate(filepath.Join(s.dir, "b.txt"), size)) })
+			ours := mtimeAfter(func(s *space) {
+				_, err := s.tr.SetAttr(s.at("b.txt"), nil, &overlay.SetAttr{Valid: overlay.SetSize, Size: size})
+				s.ok(err)
+			})
+			if (plain == 1e18) != (ours == 1e18) {
+				t.Errorf("the mtime is %d, and would be %d", ours, plain)
+			}
+		})
+	}
+}
 
 func TestLinksOfALowerLayerKeepTheirContent(t *testing.T) {
 	root := testfs.Overlay(t, func(lower string) {

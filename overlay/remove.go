@@ -158,12 +158,14 @@ func (t *Tree) isNeeded(l *logTx, dir *Node, name string, id checkpoint.ID) (boo
 // modification time on some filesystems (XFS), its mode may have to be lifted for that, or it has to be made anew.
 func (t *Tree) recordRemovedDir(l *logTx, dir *Node, name string, st *unix.Statx_t, id checkpoint.ID) error {
 	has, err := l.HasAttr(t.epoch, id)
-	if err != nil || has {
+	if err != nil {
 		return err
 	}
-	at := checkpoint.Slot{Dir: t.identity(dir), Name: name}
-	if err := l.PutAttr(t.epoch, id, t.attrRecord(st, at)); err != nil {
-		return err
+	if !has {
+		at := checkpoint.Slot{Dir: t.identity(dir), Name: name}
+		if err := l.PutAttr(t.epoch, id, t.attrRecord(st, at)); err != nil {
+			return err
+		}
 	}
 	if t.canMoveDirs {
 		return nil
