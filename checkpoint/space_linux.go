@@ -23,6 +23,7 @@ type space struct {
 	mu      sync.Mutex // guards what follows
 	urgent  int        // calls of Urgent that have not ended
 	reserve *os.File   // nil where there was no room for it
+	filled  bool       // the reserve has its size
 }
 
 func openSpace(dir string) (*space, error) {
@@ -47,8 +48,8 @@ func (s *space) close() error {
 
 // fill takes the reserve again, as far as there is room.
 func (s *space) fill() {
-	if s.reserve != nil && s.free() > 2*roomNeeded {
-		_ = unix.Fallocate(int(s.reserve.Fd()), 0, 0, roomNeeded)
+	if s.reserve != nil && !s.filled && s.free() > 2*roomNeeded {
+		s.filled = unix.Fallocate(int(s.reserve.Fd()), 0, 0, roomNeeded) == nil
 	}
 }
 
@@ -73,6 +74,7 @@ func (s *space) check() error {
 	}
 	if s.reserve != nil {
 		_ = s.reserve.Truncate(0)
+		s.filled = false
 	}
 	if s.free() < roomNeeded/2 {
 		return unix.ENOSPC
