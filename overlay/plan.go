@@ -214,9 +214,14 @@ func (p *plan) takeOutLinks() error {
 	return nil
 }
 
-// takeOutLink plans to empty a slot of a directory that the checkpoint did not have, if that holds one of several names
-// of a file: with the directory, it would go to the trash and be counted there.
+// takeOutLink empties a slot of a directory that the checkpoint did not have, if that holds one of several names of a file: with the
+// directory, it would go to the trash and be counted there.
 func (p *plan) takeOutLink(s checkpoint.Slot) error {
+	return p.takeOutIf(s, func(st *unix.Statx_t) bool { return !isDir(st) && st.Nlink > 1 })
+}
+
+// takeOutIf plans to empty a slot if it holds something for which that is to be.
+func (p *plan) takeOutIf(s checkpoint.Slot, is func(st *unix.Statx_t) bool) error {
 	if p.changes[s] {
 		return nil
 	}
@@ -225,7 +230,7 @@ func (p *plan) takeOutLink(s checkpoint.Slot) error {
 		return err
 	}
 	st, err := p.view.live(s)
-	if err != nil || st == nil || isDir(st) || st.Nlink < 2 {
+	if err != nil || st == nil || !is(st) {
 		return err
 	}
 	p.change(&slotChange{slot: s, dir: dir, held: p.t.occupantOf(st)})
@@ -244,27 +249,16 @@ func (p *plan) change(c *slotChange) {
 	p.slots = append(p.slots, c)
 }
 
+// takeOut plans to take an inode out of directories that the checkpoint did not have.
 func (p *plan) takeOut(n *Node, id checkpoint.ID) error {
 	for _, s := range p.t.slotsOf(n) {
 		alive, err := p.view.dirAlive(s.Dir)
+		if err == nil && !alive { // else it belongs there, or the slot is one of those that change
+			err = p.takeOutIf(s, func(st *unix.Statx_t) bool { return p.t.idOf(st) == id })
+		}
 		if err != nil {
 			return err
 		}
-		if alive { // it belongs there, or the slot is one of those that change
-			continue
-		}
-		dir, err := p.view.find(s.Dir)
-		if err != nil {
-			return err
-		}
-		st, err := p.view.live(s)
-		if err != nil {
-			return err
-		}
-		if dir == nil || st == nil || p.t.idOf(st) != id {
-			continue
-		}
-		p.change(&slotChange{slot: s, dir: dir, held: p.t.occupantOf(st)})
 	}
 	return nil
 }

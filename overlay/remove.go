@@ -10,38 +10,43 @@ import (
 func (t *Tree) Unlink(dir *Node, name string) error {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	if err := t.writable(dir, name); err != nil {
-		return err
-	}
-	dir.mu.Lock()
-	defer dir.mu.Unlock()
-	d, err := t.openDirRef(dir)
-	if err != nil {
-		return err
-	}
-	defer d.done()
-	var st unix.Statx_t
-	if err := statAt(d.fd, name, &st); err != nil {
-		return err
-	}
-	if isDir(&st) {
-		return unix.EISDIR
-	}
-	if err := t.copyUp(dir, d.fd, name, &st); err != nil {
-		return err
-	}
-	return t.removeSlot(dir, d.fd, name, &st)
+	return t.atSlot(dir, name, func(dirfd int, st *unix.Statx_t) error {
+		if isDir(st) {
+			return unix.EISDIR
+		}
+		if err := t.copyUp(dir, dirfd, name, st); err != nil {
+			return err
+		}
+		return t.removeSlot(dir, dirfd, name, st)
+	})
 }
 
 // Rmdir takes away an empty directory.
 func (t *Tree) Rmdir(dir *Node, name string) error {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
+	t.renameMu.Lock()
+	defer t.renameMu.Unlock()
+	return t.atSlot(dir, name, func(dirfd int, st *unix.Statx_t) error {
+		if !isDir(st) {
+			return unix.ENOTDIR
+		}
+		if t.isForeign(st) {
+			return unix.EBUSY
+		}
+		if n := t.known(t.idOf(st)); n != nil {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+		}
+		return t.removeSlot(dir, dirfd, name, st)
+	})
+}
+
+// atSlot calls fn with what a slot holds, its directory being open and locked.
+func (t *Tree) atSlot(dir *Node, name string, fn func(dirfd int, st *unix.Statx_t) error) error {
 	if err := t.writable(dir, name); err != nil {
 		return err
 	}
-	t.renameMu.Lock()
-	defer t.renameMu.Unlock()
 	dir.mu.Lock()
 	defer dir.mu.Unlock()
 	d, err := t.openDirRef(dir)
@@ -53,17 +58,7 @@ func (t *Tree) Rmdir(dir *Node, name string) error {
 	if err := statAt(d.fd, name, &st); err != nil {
 		return err
 	}
-	if !isDir(&st) {
-		return unix.ENOTDIR
-	}
-	if t.isForeign(&st) {
-		return unix.EBUSY
-	}
-	if n := t.known(t.idOf(&st)); n != nil {
-		n.mu.Lock()
-		defer n.mu.Unlock()
-	}
-	return t.removeSlot(dir, d.fd, name, &st)
+	return fn(d.fd, &st)
 }
 
 // removeSlot empties a slot: what is old goes to the trash, what is new is deleted. The caller holds dir.mu and, of a
