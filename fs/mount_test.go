@@ -37,18 +37,25 @@ func eachVariant(t *testing.T, test func(t *testing.T, m *mounted)) {
 	}
 }
 
+// needRoot ends a test that only root can run.
+func needRoot(t testing.TB) {
+	t.Helper()
+	if unix.Geteuid() == 0 {
+		return
+	}
+	if os.Getenv("CI") == "true" {
+		t.Fatal("needs root")
+	}
+	t.Skip("needs root")
+}
+
 // mount mounts a new workspace. It is unmounted when the test ends.
 func mount(t testing.TB, o fs.Options) *mounted { return mountDir(t, t.TempDir(), o) }
 
 // mountDir mounts an existing directory as a workspace.
 func mountDir(t testing.TB, dir string, o fs.Options) *mounted {
 	t.Helper()
-	if unix.Geteuid() != 0 {
-		if os.Getenv("CI") == "true" {
-			t.Fatal("needs root")
-		}
-		t.Skip("needs root")
-	}
+	needRoot(t)
 	w, err := overlay.Open(overlay.Config{Workspace: dir})
 	if err != nil {
 		t.Fatal(err)

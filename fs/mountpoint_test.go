@@ -136,6 +136,7 @@ const nobody = 65534
 // userMount has an ordinary user serve a workspace of their own, as root may not be there to help.
 func userMount(t *testing.T, extra ...string) (dir string, daemon *process) {
 	t.Helper()
+	needRoot(t)
 	if _, err := exec.LookPath("fusermount3"); err != nil {
 		if os.Getenv("CI") == "true" {
 			t.Fatal(err)
@@ -171,6 +172,7 @@ func TestAnOrdinaryUserCanMountAndUnmount(t *testing.T) {
 }
 
 func TestAnOrdinaryUserIsToldWhatIsMissing(t *testing.T) {
+	needRoot(t)
 	must(t, os.Chmod("/dev/fuse", 0o666))
 	dir := t.TempDir()
 	openUp(t, dir)

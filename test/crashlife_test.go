@@ -62,10 +62,6 @@ func (l *life) note(word string, args ...any) {
 // begin opens a life in dir after a start or a kill. The subject is open and right.
 func begin(dir string, sub subject) (*life, error) {
 	l := &life{dir: dir, sub: sub, checkpoints: map[int]string{}}
-	var err error
-	if l.journal, err = os.Create(l.path("journal")); err != nil {
-		return nil, err
-	}
 	if err := l.reset(l.workspace()); err != nil {
 		return nil, err
 	}
@@ -79,6 +75,10 @@ func begin(dir string, sub subject) (*life, error) {
 			l.checkpoints[n], l.last = s.ID, max(l.last, n)
 		}
 	}
+	if err != nil {
+		return nil, err
+	}
+	l.journal, err = os.Create(l.path("journal")) // last: until then nothing was done that a wreck has to be compared with
 	return l, err
 }
 

@@ -244,6 +244,7 @@ func TestCopyIsExact(t *testing.T) {
 	top := seed(t)
 	must(t, unix.Setxattr(top+"/file", "system.posix_acl_access", acl(), 0))
 	must(t, os.Chmod(top+"/dir/sub", 0o555))
+	defer os.Chmod(top+"/dir/sub", 0o755) // so that it can be removed
 	dst := filepath.Join(t.TempDir(), "copy")
 	must(t, Copy(top, dst))
 	before := capture(t, top)
