@@ -170,7 +170,7 @@ func TestASparseFileOf6GBIsRolledBack(t *testing.T) {
 	if err := f.Close(); err != nil {
 		t.Fatal(err)
 	}
-	sub := mountForTest(t, ws, mountOptions{})
+	sub := mountForTest(t, ws, mountOptions{big: true})
 	before := sparseState(t, name)
 	id := mustSnapshot(t, sub)
 	if f, err = os.OpenFile(name, os.O_RDWR, 0); err != nil {

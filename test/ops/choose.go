@@ -29,6 +29,9 @@ var acls = []Bytes{
 		"\x10\x00\x07\x00\xff\xff\xff\xff" + "\x20\x00\x00\x00\xff\xff\xff\xff",
 }
 
+// aclOwnerPerm is where the owner's permissions are in an ACL: the first entry is the owner's.
+const aclOwnerPerm = 6
+
 func pick[T any](c Chooser, label string, from []T) T { return from[c.Intn(label, len(from))] }
 
 // from chooses one of the lists' paths, "" if there are none.

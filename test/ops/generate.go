@@ -62,10 +62,26 @@ func (g *Generator) Next(c Chooser, v View) Op {
 	for range 20 {
 		kind := g.kind(c, v)
 		if o, ok := g.make(c, v, kind); ok {
+			if !g.Root {
+				o.leaveToOwner()
+			}
 			return o
 		}
 	}
 	return Op{Kind: Mkdir, Path: Bytes(g.fresh(c, v)), Mode: 0o755}
+}
+
+// leaveToOwner changes modes and ACLs so that the owner is not shut out: where they are not root, neither they nor what compares the
+// trees could go on there.
+func (o *Op) leaveToOwner() {
+	switch o.Kind {
+	case Create, Mkdir, Chmod:
+		o.Mode |= 0o700
+	case SetXattr:
+		if strings.HasPrefix(o.Name, "system.") {
+			o.Value = o.Value[:aclOwnerPerm] + "\x07" + o.Value[aclOwnerPerm+1:]
+		}
+	}
 }
 
 func (g *Generator) kind(c Chooser, v View) Kind {
