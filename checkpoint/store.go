@@ -70,7 +70,12 @@ func (s *Store) open(o Options) error {
 	if err := s.space.check(); err != nil {
 		return errors.Join(errs.New(errs.Capacity, "open store", "", "%w", err).WithHint("make some MiB of room on its filesystem"), s.space.close())
 	}
-	db, err := badger.Open(badgerOptions(filepath.Join(s.dir, "db"), o))
+	name := filepath.Join(s.dir, "db")
+	err = removeUnborn(name)
+	var db *badger.DB
+	if err == nil {
+		db, err = badger.Open(badgerOptions(name, o))
+	}
 	if err != nil {
 		_ = s.space.close()
 		return errs.New(errs.Integrity, "open store", "", "the database can't be opened: %w", err)
@@ -78,6 +83,31 @@ func (s *Store) open(o Options) error {
 	s.db = db
 	if err := s.loadAliases(); err != nil {
 		return errors.Join(err, db.Close())
+	}
+	return nil
+}
+
+// removeUnborn deletes log files without a byte. Badger makes a file before it gives it its size, and refuses to open the database
+// if a death between the two has left one.
+func removeUnborn(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if ext := filepath.Ext(e.Name()); ext != ".vlog" && ext != ".mem" {
+			continue
+		}
+		st, err := e.Info()
+		if err == nil && st.Mode().IsRegular() && st.Size() == 0 {
+			err = os.Remove(filepath.Join(dir, e.Name()))
+		}
+		if err != nil {
+			return err
+		}
 	}
 	return nil
 }

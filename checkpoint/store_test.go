@@ -193,6 +193,26 @@ func TestCorruptRecordIsAnIntegrityError(t *testing.T) {
 	}
 }
 
+func TestLogFilesThatWereNeverBornAreNoDamage(t *testing.T) {
+	dir := t.TempDir()
+	s := open(t, dir)
+	slot, held := checkpoint.Slot{Dir: id(1), Name: "a"}, checkpoint.Occupant{ID: id(2)}
+	must(t, s.Update(func(tx *checkpoint.Tx) error { return tx.PutSlot(1, slot, held) }))
+	must(t, s.Close())
+	for _, name := range []string{"000099.vlog", "00099.mem"} {
+		must(t, os.WriteFile(filepath.Join(dir, "db", name), nil, 0o600))
+	}
+	s = open(t, dir)
+	defer s.Close()
+	must(t, s.View(func(tx *checkpoint.Tx) error {
+		got, ok, err := tx.Slot(1, slot)
+		if !ok || got != held {
+			t.Errorf("the record is %v, %v", got, ok)
+		}
+		return err
+	}))
+}
+
 func TestLargeBatchesAreWritten(t *testing.T) {
 	s := fresh(t)
 	b := s.NewBatch()
