@@ -16,6 +16,7 @@ import (
 //	t <epoch> <id>                   xattr record         → []Xattr
 //	n <epoch> <id> <dir> <name>      the old inode id was given this further name
 //	u <epoch> <id>                   changed while nobody watched: its state before is not known → path
+//	p <epoch> <id>                   the rollback of that epoch puts another inode in its place → that one's ID
 //	x <id> <epoch> [<dir> <name>]    reverse index: the slot record of that epoch names id; without a slot: id is older
 //	                                 than the epoch and sits in a slot that the epoch recorded (moved or linked there)
 //	l <id>                           where a directory or a moved inode is now → Loc
@@ -29,6 +30,7 @@ const (
 	keyXattrs     = 't'
 	keyLinked     = 'n'
 	keyOutside    = 'u'
+	keyReplaced   = 'p'
 	keyReverse    = 'x'
 	keyLoc        = 'l'
 	keyAlias      = 'r'

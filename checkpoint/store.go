@@ -239,6 +239,26 @@ func (b *Batch) PutXattrs(e Epoch, id ID, xs []Xattr) error {
 	return b.wb.Set(inodeKey(keyXattrs, e, id), encodeXattrs(xs))
 }
 
+// PutReplaced notes that the rollback of an epoch is about to put the inode with in the place of id.
+func (b *Batch) PutReplaced(e Epoch, id, with ID) error {
+	return b.wb.Set(inodeKey(keyReplaced, e, id), appendID(nil, with))
+}
+
+// Replaced gives what PutReplaced has noted for an epoch.
+func (s *Store) Replaced(e Epoch) (map[ID]ID, error) {
+	with := map[ID]ID{}
+	err := s.View(func(tx *Tx) error {
+		return tx.eachEpoch(keyReplaced, e, e+1, func(key, v []byte) error {
+			if len(v) != idLen {
+				return errs.New(errs.Integrity, "read the log", "", "%w", errShort)
+			}
+			with[decodeID(key[9:])] = decodeID(v)
+			return nil
+		})
+	})
+	return with, err
+}
+
 // PutOutside notes that an inode was changed while nobody watched.
 func (b *Batch) PutOutside(e Epoch, id ID, path string) error {
 	return b.wb.Set(inodeKey(keyOutside, e, id), []byte(path))

@@ -118,10 +118,16 @@ func (p *plan) planSlot(slot checkpoint.Slot, want checkpoint.Occupant) error {
 	if st != nil {
 		c.held = p.t.occupantOf(st)
 	}
-	if c.held.ID != want.ID {
+	if c.held.ID != want.ID && !p.isReplacement(c.held.ID, want.ID) {
 		p.change(c)
 	}
 	return nil
+}
+
+// isReplacement reports, when a rollback is resumed, whether it has put the one inode in the place of the other.
+func (p *plan) isReplacement(held, want checkpoint.ID) bool {
+	with, ok := p.view.replaced[want]
+	return ok && with == held
 }
 
 // missingDir notes a directory that was removed and could not be kept; its attributes are in the log.
@@ -354,12 +360,11 @@ func (p *plan) namesAfter(id checkpoint.ID, st *unix.Statx_t) int {
 
 // replacedAlready reports, when a rollback is resumed, whether another inode has taken over already.
 func (p *plan) replacedAlready(r *inodeRestore) bool {
-	before, ok := p.view.before[r.id]
-	if !ok || before != r.slot {
+	if _, ok := p.view.replaced[r.id]; !ok {
 		return false
 	}
 	st, err := p.view.live(r.slot)
-	return err == nil && st != nil && p.t.idOf(st) != r.id
+	return err == nil && st != nil && p.isReplacement(p.t.idOf(st), r.id)
 }
 
 func (p *plan) verifyContents() error {

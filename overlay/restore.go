@@ -43,10 +43,10 @@ func (r *restorer) remakeDirs() error {
 		if err != nil {
 			return err
 		}
-		before := r.view.before
+		before, replaced := r.view.before, r.view.replaced
 		r.view.close()
 		r.view = r.t.newFrozenView(fold)
-		r.view.before = before
+		r.view.before, r.view.replaced = before, replaced
 		if r.plan, err = r.t.makePlan(r.view); err != nil {
 			return err
 		}

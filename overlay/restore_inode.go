@@ -58,7 +58,7 @@ func (r *restorer) stageAll() error {
 		list = append(list, i)
 	}
 	var mu sync.Mutex // failed is not for many goroutines
-	return inParallel(list, func(i *inodeRestore) error {
+	err := inParallel(list, func(i *inodeRestore) error {
 		err := r.stage(i)
 		if err == nil {
 			return nil
@@ -67,6 +67,27 @@ func (r *restorer) stageAll() error {
 		defer mu.Unlock()
 		return r.failed(i.slot, err)
 	})
+	if err != nil || len(list) == 0 {
+		return err
+	}
+	return r.recordStaged(list)
+}
+
+// recordStaged notes what will stand in whose place. The preimages may be gone when all of it does: whoever finishes this rollback
+// after a death must not take it away again.
+func (r *restorer) recordStaged(list []*inodeRestore) error {
+	b := r.w.store.NewBatch()
+	defer b.Cancel()
+	for _, i := range list {
+		var st unix.Statx_t
+		if err := statAt(r.t.tmpFd, i.staged, &st); err != nil {
+			return r.failed(i.slot, err)
+		}
+		if err := b.PutReplaced(r.intent.Epoch, i.id, r.t.idOf(&st)); err != nil {
+			return err
+		}
+	}
+	return b.Flush()
 }
 
 // stage makes another inode with the old content: no content is copied where the tier can give its own file away. Many goroutines
@@ -80,7 +101,8 @@ func (r *restorer) stage(i *inodeRestore) error {
 		}
 	}
 	name := r.t.tempName()
-	i.share = !r.neededElsewhere(i)
+	// A preimage without a checksum is recognised by its mtime, which the workspace's file gets another one of.
+	i.share = i.content.Ref.HasSum && !r.neededElsewhere(i)
 	if err := r.t.tier.materialize(i.content.Ref, r.t.tmpFd, name, i.share); err != nil {
 		return err
 	}

@@ -292,6 +292,9 @@ func (w *Workspace) resume() error {
 			r.view.before[o.ID] = s
 		}
 	}
+	if r.view.replaced, err = w.store.Replaced(in.Epoch); err != nil {
+		return err
+	}
 	if r.plan, err = w.tree.makePlan(r.view); err != nil {
 		return err
 	}

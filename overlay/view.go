@@ -25,6 +25,7 @@ type view struct {
 	at                 map[checkpoint.ID]checkpoint.Slot     // where a walk of the state saw an inode
 	pinned             []*Node
 	before             map[checkpoint.ID]checkpoint.Slot // only while a rollback is resumed: where it took inodes from
+	replaced           map[checkpoint.ID]checkpoint.ID   // only then: what it may have put in the place of inodes
 
 	// While nothing can change, what was asked once is not asked again.
 	frozen bool

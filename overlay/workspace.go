@@ -92,6 +92,9 @@ func (w *Workspace) open() error {
 	if err := w.findOutsideChanges(); err != nil {
 		return err
 	}
+	if err := eachName(w.tree.tmpFd, w.tree.removeTemp); err != nil { // nothing in there outlives the process that made it
+		return err
+	}
 	if err := w.resume(); err != nil {
 		return err
 	}
