@@ -3,6 +3,7 @@
 package checkpoint
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"encoding/json"
@@ -26,8 +27,9 @@ const FormatVersion = 1
 
 // Options of a store.
 type Options struct {
-	Sync   bool         // every commit reaches the disk before it returns
-	Logger *slog.Logger // nil means none
+	Sync    bool         // every commit reaches the disk before it returns
+	Logger  *slog.Logger // nil means none
+	Backend string       // who uses the store; "" means BackendFuse
 }
 
 // Store is an open store. Its methods may be called concurrently; a transaction belongs to one goroutine. It does not
@@ -59,6 +61,9 @@ func Open(dir string, o Options) (*Store, error) {
 
 func (s *Store) open(o Options) error {
 	if err := checkFormat(s.dir); err != nil {
+		return err
+	}
+	if err := checkBackend(s.dir, cmp.Or(o.Backend, BackendFuse)); err != nil {
 		return err
 	}
 	var err error

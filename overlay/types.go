@@ -2,6 +2,7 @@ package overlay
 
 import (
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/hyperfs/hyperfs/checkpoint"
@@ -91,6 +92,31 @@ type Rename struct {
 	To   string `json:"to"`
 }
 
+// Reconcile gives the changes as plain lists.
+func (d Diff) Reconcile() ReconcileResult {
+	res := ReconcileResult{Checkpoint: d.From, Created: []string{}, Modified: []string{}, Deleted: []string{}, Renamed: []Rename{}}
+	for _, c := range d.Changes {
+		switch c.Kind {
+		case Created:
+			path := c.Path
+			if c.Type == "dir" {
+				path += "/"
+			}
+			res.Created = append(res.Created, path)
+		case Modified:
+			if slices.Equal(c.What, []string{"mtime"}) {
+				continue // a touch alone is no modification, though a rollback puts it back
+			}
+			res.Modified = append(res.Modified, c.Path)
+		case Deleted:
+			res.Deleted = append(res.Deleted, c.Path)
+		case Renamed:
+			res.Renamed = append(res.Renamed, Rename{c.OldPath, c.Path})
+		}
+	}
+	return res
+}
+
 // ReconcileResult is what changed since a checkpoint, as plain lists of paths.
 type ReconcileResult struct {
 	Checkpoint string   `json:"checkpoint"`
@@ -126,6 +152,17 @@ type Status struct {
 	Undo        string    `json:"undo,omitempty"` // what `undo` would go back to
 	Slots       int       `json:"slots"`          // slot records since the newest checkpoint
 	Inodes      int       `json:"inodes"`         // inodes with attribute, content or xattr records since then
+
+	Backend string      `json:"backend"`        // fuse or scan
+	Scan    *ScanStatus `json:"scan,omitempty"` // of the backend scan, once it has made a checkpoint
+}
+
+// ScanStatus is what the last checkpoint of the backend scan has cost: every one walks the whole tree.
+type ScanStatus struct {
+	Entries     int           `json:"entries"` // names in the tree
+	At          time.Time     `json:"at"`
+	Duration    time.Duration `json:"duration_ns"`
+	Unprotected []string      `json:"unprotected,omitempty"` // directories that other filesystems are mounted on
 }
 
 // Diagnostics is everything that the workspace knows about itself. It is a copy of values; asking runs no scan.
