@@ -48,3 +48,20 @@ func sameContent(a, b *entry, holes bool) bool {
 	}
 	return a.ref.HasSum && b.ref.HasSum && a.ref.Sum == b.ref.Sum && (!holes || sameHoles(&a.stat, &b.stat))
 }
+
+// changes counts the names that another manifest does not have, or has with something else.
+func (m *manifest) changes(other *manifest) int {
+	at := pairs(m, other)
+	same, paired := 0, 0
+	for i := range m.entries {
+		if at[i] < 0 {
+			continue
+		}
+		paired++
+		a, b := &m.entries[i], &other.entries[at[i]]
+		if sameData(a, b, false) && (sameAttrs(a, b) || a.isDir()) {
+			same++
+		}
+	}
+	return len(m.entries) - same + len(other.entries) - paired
+}

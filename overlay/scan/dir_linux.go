@@ -23,6 +23,9 @@ func openTop(path string) (dir, error) {
 
 func (d dir) close() { _ = unix.Close(d.fd) }
 
+// sync makes all changes of d's filesystem last over a loss of power.
+func (d dir) sync() error { return unix.Syncfs(d.fd) }
+
 // sub opens a directory in d.
 func (d dir) sub(name string) (dir, error) {
 	fd, err := unix.Openat(d.fd, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)

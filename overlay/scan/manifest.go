@@ -56,16 +56,6 @@ func (m *manifest) children(i int32, fn func(k int32)) {
 	}
 }
 
-// childrenOf gives the entries of the directory i; none for -1, and for what is no directory.
-func (m *manifest) childrenOf(i int32) []int32 {
-	if m == nil || i < 0 {
-		return nil
-	}
-	var list []int32
-	m.children(i, func(k int32) { list = append(list, k) })
-	return list
-}
-
 // path gives the workspace-relative path of an entry, "." for the workspace itself.
 func (m *manifest) path(i int32) string {
 	var names []string
@@ -136,16 +126,8 @@ func pairs(a, b *manifest) []int32 {
 		if !a.entries[i].isDir() || at[i] < 0 || !b.entries[at[i]].isDir() {
 			continue
 		}
-		k, end := at[i]+1, b.entries[at[i]].end
-		a.children(int32(i), func(c int32) {
-			for k < end && b.entries[k].name < a.entries[c].name {
-				k = b.entries[k].end
-			}
-			if k < end && b.entries[k].name == a.entries[c].name {
-				at[c] = k
-				k = b.entries[k].end
-			}
-		})
+		names := newCursor(b, at[i])
+		a.children(int32(i), func(c int32) { at[c] = names.find(a.entries[c].name) })
 	}
 	return at
 }

@@ -149,6 +149,11 @@ func (w *Workspace) carryOut(p *plan, in intent) error {
 		}
 		crash.Point("scan-renewed")
 	}
+	if w.cfg.Sync {
+		if err := w.top.sync(); err != nil {
+			return err
+		}
+	}
 	if err := w.finish(in); err != nil {
 		return err
 	}

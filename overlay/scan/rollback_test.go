@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/hyperfs/hyperfs/internal/errs"
+	"github.com/hyperfs/hyperfs/internal/testfs"
 	"github.com/hyperfs/hyperfs/overlay"
 	"golang.org/x/sys/unix"
 )
@@ -282,5 +283,35 @@ func TestPathsMayBeLongerThanPathMax(t *testing.T) {
 	f.rollback(id)
 	if got, err := d.readlink("deepest"); got != "target" {
 		t.Errorf("the symlink is %q, %v", got, err)
+	}
+}
+
+// Of a clone, which has no checksum yet, it is not known that another clone has the same bytes.
+func TestAFileThatWasChangedBackIsRolledBackOnAFilesystemThatClones(t *testing.T) {
+	f := newFixtureAt(t, testfs.Btrfs(t, 0))
+	f.write("a", "one")
+	want := f.capture()
+	id := f.snapshot()
+	f.write("a", "two")
+	f.snapshot()
+	f.write("a", "one")
+	f.rollback(id)
+	f.is(want)
+	f.sound()
+}
+
+func TestTheListSaysHowMuchChangedAfterACheckpoint(t *testing.T) {
+	f := newFixture(t)
+	f.write("a", "one")
+	f.write("b", "two")
+	id := f.snapshot()
+	f.write("a", "changed")
+	f.must(os.Remove(f.path("b")))
+	f.write("c", "new")
+	f.snapshot()
+	c, err := f.w.Get(id)
+	f.must(err)
+	if c.Dirty != 3 {
+		t.Errorf("%d are dirty, want 3", c.Dirty)
 	}
 }

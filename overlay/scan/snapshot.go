@@ -46,6 +46,7 @@ func (w *Workspace) Snapshot(ctx context.Context, o overlay.SnapshotOptions) (ch
 // shot is a checkpoint that is not committed yet.
 type shot struct {
 	c     checkpoint.Checkpoint
+	was   *checkpoint.Checkpoint // the one before, with what has changed since; nil if there is none
 	m     *manifest
 	saved []strategy.Ref
 	cost  overlay.ScanStatus
@@ -53,17 +54,20 @@ type shot struct {
 
 // shoot scans the tree for the checkpoint c, and saves what no manifest has. It ends in commit or in abandon.
 func (w *Workspace) shoot(ctx context.Context, c checkpoint.Checkpoint) (*shot, error) {
-	base, err := w.base()
+	was, base, err := w.base()
 	if err != nil {
 		return nil, err
 	}
 	c.Tier, c.GitHead = string(w.backups.Kind()), w.gitHead()
 	start := time.Now()
-	s := &shot{c: c}
+	s := &shot{c: c, was: was}
 	if s.m, s.saved, err = w.scan(ctx, base, nil, true); err != nil {
 		return nil, err
 	}
 	s.cost = s.m.cost(start)
+	if was != nil {
+		was.Dirty = base.changes(s.m)
+	}
 	crash.Point("scan-saved")
 	return s, nil
 }
@@ -79,15 +83,16 @@ func (m *manifest) cost(start time.Time) overlay.ScanStatus {
 	return c
 }
 
-// base gives the manifest that is most like the live tree, nil if there is none.
-func (w *Workspace) base() (*manifest, error) {
+// base gives the checkpoint that is most like the live tree, with its manifest; nil if there is none.
+func (w *Workspace) base() (*checkpoint.Checkpoint, *manifest, error) {
 	c, ok := w.history.newest()
 	if !ok {
 		if c, ok = w.history.undoPoint(); !ok {
-			return nil, nil
+			return nil, nil, nil
 		}
 	}
-	return w.manifest(c.ID)
+	m, err := w.manifest(c.ID)
+	return &c, m, err
 }
 
 // commit writes the manifest, and the checkpoint together with what fn writes. If it fails, nothing stays behind.
@@ -106,6 +111,11 @@ func (w *Workspace) commit(s *shot, fn func(*checkpoint.Tx) error) error {
 		if err := tx.PutCheckpoint(s.c); err != nil {
 			return err
 		}
+		if s.was != nil {
+			if err := tx.PutCheckpoint(*s.was); err != nil {
+				return err
+			}
+		}
 		if err := tx.PutNumber(metaBackups, w.backups.next.Load()); err != nil {
 			return err
 		}
@@ -119,6 +129,9 @@ func (w *Workspace) commit(s *shot, fn func(*checkpoint.Tx) error) error {
 		return err
 	}
 	w.lastScan.Store(&s.cost)
+	if s.was != nil {
+		w.history.put(w.history.current(), *s.was)
+	}
 	crash.Point("scan-committed")
 	return nil
 }

@@ -99,7 +99,8 @@ func (s *scanner) run() error {
 		return errs.Wrap(errs.Internal, "scan", s.w.root, err)
 	}
 	s.out.entries = append(s.out.entries, root)
-	if err := s.dir(top, 0, newCursor(s.base, 0), newCursor(s.also, 0)); err != nil {
+	list := newLister(s.ctx, s.isForeign).list(top, overlay.StoreName)
+	if err := s.dir(top, 0, newCursor(s.base, 0), newCursor(s.also, 0), list); err != nil {
 		return err
 	}
 	return s.finish()
@@ -178,23 +179,29 @@ type job struct {
 	i         int32
 	name      string
 	old, also *entry // what the manifests have of its name; may be nil
+	seen      *stat  // what is known of it already; may be nil
+	sub       *listing
 }
 
-// dir scans what is in the directory i, and gives d back open.
-func (s *scanner) dir(d dir, i int32, old, also cursor) error {
+// dir scans what is in the directory i, of which there may be a listing, and gives d back open.
+func (s *scanner) dir(d dir, i int32, old, also cursor, list *listing) error {
 	if err := s.ctx.Err(); err != nil {
 		return err
 	}
-	names, err := d.names(s.buf)
-	if err != nil {
-		return s.failed(i, err)
+	if list == nil {
+		names, err := d.names(s.buf)
+		if err != nil {
+			return s.failed(i, err)
+		}
+		list = &listing{names: names, stats: make([]stat, len(names))}
 	}
 	var jobs []job
-	for _, name := range names {
+	for k, name := range list.names {
 		if i == 0 && name == overlay.StoreName {
 			continue
 		}
 		j := job{name: name, old: s.base.at(old.find(name)), also: s.also.at(also.find(name))}
+		j.seen, j.sub = list.at(k)
 		read, err := s.name(d, i, &j, old, also)
 		if err != nil {
 			return err
@@ -209,8 +216,10 @@ func (s *scanner) dir(d dir, i int32, old, also cursor) error {
 
 // name scans one name, and reports whether its content must be read.
 func (s *scanner) name(d dir, parent int32, j *job, old, also cursor) (read bool, err error) {
-	st, err := d.stat(j.name)
-	if isMissing(err) {
+	var st stat
+	if j.seen != nil {
+		st = *j.seen
+	} else if st, err = d.stat(j.name); isMissing(err) {
 		return false, nil
 	}
 	if isDenied(err) { // nobody but others may search the directory
@@ -330,7 +339,7 @@ func (s *scanner) opened(sub dir, j *job, e entry, old, also cursor) (err error)
 		return s.failedName(e.parent, j.name, err)
 	}
 	s.out.entries = append(s.out.entries, e)
-	return s.dir(sub, j.i, within(old, j.old), within(also, j.also))
+	return s.dir(sub, j.i, within(old, j.old), within(also, j.also), j.sub)
 }
 
 // within gives a cursor for what is in e, which c has just found; an empty one where that is no directory.
