@@ -19,7 +19,6 @@ import (
 	"github.com/dgraph-io/badger/v4"
 	"github.com/dgraph-io/badger/v4/options"
 	"github.com/hyperfs/hyperfs/internal/errs"
-	"golang.org/x/sys/unix"
 )
 
 // FormatVersion is that of the store. A store of another version is refused.
@@ -497,10 +496,7 @@ func (s *Store) Bytes() int64 {
 	}
 	var total int64
 	for _, e := range entries {
-		var st unix.Stat_t
-		if unix.Lstat(filepath.Join(dir, e.Name()), &st) == nil {
-			total += st.Blocks * 512
-		}
+		total += allocated(filepath.Join(dir, e.Name()))
 	}
 	return total
 }

@@ -1,3 +1,5 @@
+//go:build linux
+
 package overlay
 
 import "github.com/hyperfs/hyperfs/internal/parallel"

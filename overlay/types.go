@@ -6,8 +6,18 @@ import (
 	"time"
 
 	"github.com/hyperfs/hyperfs/checkpoint"
+	"github.com/hyperfs/hyperfs/internal/errs"
 	"github.com/hyperfs/hyperfs/strategy"
 )
+
+// StoreName is the name of the store in the workspace. The tree neither shows it nor lets anybody make it.
+const StoreName = ".hyperfs"
+
+// Error is the error type of the workspace's methods, but for those that come from a context.
+type Error = errs.Error
+
+// DefaultMaxCheckpoints is Config.MaxCheckpoints where that is 0.
+const DefaultMaxCheckpoints = 1024
 
 // Config says what to open and how. Only Workspace is required.
 type Config struct {
