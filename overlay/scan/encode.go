@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"unsafe"
 
 	"github.com/cespare/xxhash/v2"
 	"github.com/hyperfs/hyperfs/checkpoint"
@@ -208,8 +209,9 @@ func decodeHead(b []byte) ([]uint64, error) {
 	return r.head()
 }
 
+// newReader takes b over.
 func newReader(b []byte) (*reader, error) {
-	r := &reader{s: string(b)}
+	r := &reader{s: unsafe.String(unsafe.SliceData(b), len(b))} // b is nobody else's
 	if got := r.take(uint64(min(len(magic), len(b)))); got != magic {
 		return nil, fmt.Errorf("it begins with %.20q, which this hyperfs does not know", got)
 	}

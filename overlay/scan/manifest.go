@@ -13,6 +13,7 @@ import (
 type manifest struct {
 	stamp   int64 // the filesystem's time before the scan began: see racy
 	entries []entry
+	asBase  bool // of one that was just made: it is that of the scan's base, and shares its entries
 }
 
 // entry is one name and what it leads to.

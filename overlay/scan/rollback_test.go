@@ -315,3 +315,32 @@ func TestTheListSaysHowMuchChangedAfterACheckpoint(t *testing.T) {
 		t.Errorf("%d are dirty, want 3", c.Dirty)
 	}
 }
+
+func TestManifestsThatAreOneFileLiveOnTheirOwn(t *testing.T) {
+	f := newFixture(t)
+	variety(f)
+	time.Sleep(2 * raceSlop) // so that nothing has to be compared
+	want := f.capture()
+	first := f.snapshot()
+	second := f.snapshot()
+	third := f.snapshot()
+	a, err := os.Stat(f.w.manifestPath(second))
+	f.must(err)
+	b, err := os.Stat(f.w.manifestPath(third))
+	f.must(err)
+	if !os.SameFile(a, b) {
+		t.Error("nothing has changed, and a manifest was written again")
+	}
+	havoc(f)
+	changed := f.capture()
+	fourth := f.snapshot()
+	f.rollback(second)
+	f.is(want)
+	f.must(f.w.Drop(context.Background(), first))
+	f.rollback(fourth)
+	f.is(changed)
+	f.must(f.w.Drop(context.Background(), second))
+	f.rollback(third)
+	f.is(want)
+	f.sound()
+}

@@ -66,7 +66,10 @@ func (w *Workspace) shoot(ctx context.Context, c checkpoint.Checkpoint) (*shot, 
 	}
 	s.cost = s.m.cost(start)
 	if was != nil {
-		was.Dirty = base.changes(s.m)
+		was.Dirty = 0
+		if !s.m.asBase {
+			was.Dirty = base.changes(s.m)
+		}
 	}
 	crash.Point("scan-saved")
 	return s, nil
@@ -97,7 +100,7 @@ func (w *Workspace) base() (*checkpoint.Checkpoint, *manifest, error) {
 
 // commit writes the manifest, and the checkpoint together with what fn writes. If it fails, nothing stays behind.
 func (w *Workspace) commit(s *shot, fn func(*checkpoint.Tx) error) error {
-	if err := w.writeManifest(s.c.ID, s.m); err != nil {
+	if err := w.keepManifest(s); err != nil {
 		w.abandon(s)
 		return err
 	}
@@ -159,6 +162,15 @@ func (w *Workspace) loadCost() error {
 
 func (w *Workspace) manifestPath(id string) string {
 	return filepath.Join(w.storeAt, manifestsName, id)
+}
+
+// keepManifest gives a checkpoint its manifest. Where nothing has changed that is the one of the checkpoint before: a file with
+// a second name, which is never written to again.
+func (w *Workspace) keepManifest(s *shot) error {
+	if s.m.asBase && os.Link(w.manifestPath(s.was.ID), w.manifestPath(s.c.ID)) == nil {
+		return w.syncDir(filepath.Join(w.storeAt, manifestsName))
+	}
+	return w.writeManifest(s.c.ID, s.m)
 }
 
 // writeManifest puts a manifest under its name, in the place of one that may be there.

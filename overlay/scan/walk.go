@@ -29,6 +29,7 @@ type scanner struct {
 	out     *manifest
 	top     stat // of the workspace itself
 	groups  map[inode]int32
+	taken   int                    // entries that were taken over from base as they are
 	byInode func() map[inode]int32 // of base
 	buf     []byte
 
@@ -81,9 +82,6 @@ func (s *scanner) run() error {
 		return errs.Wrap(errs.Internal, "scan", "", err)
 	}
 	s.out = &manifest{stamp: stamp}
-	if s.base != nil {
-		s.out.entries = make([]entry, 0, len(s.base.entries)+64)
-	}
 	top, err := s.w.top.again()
 	if err != nil {
 		return errs.Wrap(errs.Internal, "scan", s.w.root, err)
@@ -98,8 +96,15 @@ func (s *scanner) run() error {
 	if root.xattrs, err = top.selfXattrs(); err != nil {
 		return errs.Wrap(errs.Internal, "scan", s.w.root, err)
 	}
-	s.out.entries = append(s.out.entries, root)
 	list := newLister(s.ctx, s.isForeign).list(top, overlay.StoreName)
+	if s.base != nil && s.takes(&s.base.entries[0], &root) && s.sameBelow(list, 0) == len(s.base.entries) {
+		*s.out = manifest{stamp: s.base.stamp, entries: s.base.entries, asBase: true}
+		return nil
+	}
+	if s.base != nil {
+		s.out.entries = make([]entry, 0, len(s.base.entries)+64)
+	}
+	s.out.entries = append(s.out.entries, root)
 	if err := s.dir(top, 0, newCursor(s.base, 0), newCursor(s.also, 0), list); err != nil {
 		return err
 	}
@@ -245,12 +250,56 @@ func (s *scanner) name(d dir, parent int32, j *job, old, also cursor) (read bool
 		}
 		s.groups[e.inode()] = j.i
 	}
-	if j.old != nil && j.old.untouched(&st) && !s.base.racy(j.old) && s.known(j.old) {
+	if s.takes(j.old, &e) {
 		e.target, e.xattrs, e.ref, e.flags = j.old.target, j.old.xattrs, j.old.ref, j.old.flags
 		s.out.entries = append(s.out.entries, e)
 		return false, nil
 	}
 	return s.fresh(d, j, e)
+}
+
+// takes reports whether what base has of a name, if anything, still holds for e.
+func (s *scanner) takes(old *entry, e *entry) bool {
+	if old == nil || !old.untouched(&e.stat) || s.base.racy(old) || !s.known(old) {
+		return false
+	}
+	return true
+}
+
+// sameBelow goes through a listing of the directory i of base, and gives the index of the first entry of base that it does not
+// confirm: that of the end of the directory, if all is as it was.
+func (s *scanner) sameBelow(list *listing, i int) int {
+	k := i + 1
+	if list == nil {
+		return i
+	}
+	for n, name := range list.names {
+		if i == 0 && name == overlay.StoreName {
+			continue
+		}
+		st, sub := list.at(n)
+		if st == nil || k >= len(s.base.entries) {
+			return i
+		}
+		e := &s.base.entries[k]
+		is := entry{stat: *st}
+		if e.parent != int32(i) || e.name != name || !s.takes(e, &is) {
+			return i
+		}
+		switch {
+		case !e.isDir():
+			k++
+		case e.flags&flagForeign != 0 && s.isForeign(st):
+			k++
+		default:
+			end := s.sameBelow(sub, k)
+			if end != int(e.end) {
+				return i
+			}
+			k = end
+		}
+	}
+	return k
 }
 
 // known reports whether a manifest has all that there is to know of an entry.
@@ -333,7 +382,7 @@ func (s *scanner) pathOf(parent int32, name string) string {
 // opened scans a directory that is open, and closes it.
 func (s *scanner) opened(sub dir, j *job, e entry, old, also cursor) (err error) {
 	defer sub.close()
-	if j.old != nil && j.old.untouched(&e.stat) && !s.base.racy(j.old) {
+	if s.takes(j.old, &e) {
 		e.xattrs = j.old.xattrs
 	} else if e.xattrs, err = sub.selfXattrs(); err != nil {
 		return s.failedName(e.parent, j.name, err)
