@@ -172,7 +172,7 @@ type ScanStatus struct {
 	Entries     int           `json:"entries"` // names in the tree
 	At          time.Time     `json:"at"`
 	Duration    time.Duration `json:"duration_ns"`
-	Unprotected []string      `json:"unprotected,omitempty"` // directories that other filesystems are mounted on
+	Unprotected []string      `json:"unprotected,omitempty"` // what something else is mounted on
 }
 
 // Diagnostics is everything that the workspace knows about itself. It is a copy of values; asking runs no scan.

@@ -82,7 +82,7 @@ func backendText(s overlay.Status) string {
 	}
 	text := fmt.Sprintf("%s: a checkpoint walks the whole tree; the last one %s in %s", s.Backend, plural(s.Scan.Entries, "name"), s.Scan.Duration.Round(time.Millisecond))
 	for _, dir := range s.Scan.Unprotected {
-		text += "; not protected, as another filesystem is mounted there: " + quote(dir)
+		text += "; not protected, as something else is mounted there: " + quote(dir)
 	}
 	return text
 }

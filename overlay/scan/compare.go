@@ -9,6 +9,9 @@ import (
 
 // sameAttrs reports whether two inodes of one type have the same attributes.
 func sameAttrs(a, b *entry) bool {
+	if a.flags&b.flags&flagForeign != 0 {
+		return true // they are not ours
+	}
 	return a.mode == b.mode && a.uid == b.uid && a.gid == b.gid && a.mtime == b.mtime && sameXattrs(a.xattrs, b.xattrs)
 }
 
@@ -21,6 +24,9 @@ func sameXattrs(a, b []checkpoint.Xattr) bool {
 func sameData(a, b *entry, holes bool) bool {
 	if a.kind() != b.kind() || (a.flags^b.flags)&(flagForeign) != 0 {
 		return false
+	}
+	if a.flags&flagForeign != 0 {
+		return true
 	}
 	switch a.kind() {
 	case modeRegular:

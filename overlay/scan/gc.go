@@ -254,7 +254,7 @@ func (f *fsck) checkpoint(id string, deep bool) {
 			continue
 		}
 		if e.ref.Name == "" {
-			if e.flags&flagClosed == 0 {
+			if e.flags&(flagClosed|flagForeign) == 0 {
 				f.found(id, "%s has no backup", m.path(int32(i)))
 			}
 			continue

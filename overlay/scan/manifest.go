@@ -37,7 +37,8 @@ const (
 	// flagClosed says that this user may not read it, so that its content is not kept. It can't be changed by this
 	// user either; what cannot be had back is found out before a rollback touches anything.
 	flagClosed
-	// flagForeign says that another filesystem is mounted there. What is in it is not protected.
+	// flagForeign says that something else is mounted there: a filesystem, or a single file. It is not protected, and never
+	// touched.
 	flagForeign
 )
 

@@ -170,9 +170,9 @@ func (p *plan) possible(i int32) error {
 	made := !e.isDir() && p.source[e.first] < 0 || e.isDir() && !p.isDirAt(i)
 	switch {
 	case e.flags&flagForeign != 0 && (p.at[i] < 0 || p.now.entries[p.at[i]].flags&flagForeign == 0):
-		return refuse("another filesystem was mounted there, and is no more")
+		return refuse("something was mounted there, and is no more")
 	case p.at[i] >= 0 && p.now.entries[p.at[i]].flags&flagForeign != 0 && e.flags&flagForeign == 0:
-		return refuse("another filesystem is mounted there now")
+		return refuse("something is mounted there now")
 	case e.flags&flagClosed != 0 && (made || e.isDir() && !p.now.entries[p.at[i]].sameInode(&e.stat)):
 		return refuse("this user could not read it, so nothing is there to put back")
 	case made && !mayOwn(e.uid, e.gid):
@@ -203,23 +203,23 @@ func (p *plan) changesOthers(i int32) bool {
 func (p *plan) removable() error {
 	for i := range p.now.entries {
 		e := &p.now.entries[i]
-		if !e.isDir() || e.flags&(flagForeign|flagClosed) == 0 || !p.goes(int32(i)) {
+		if e.flags&flagForeign == 0 && (!e.isDir() || e.flags&flagClosed == 0) || !p.goes(int32(i)) {
 			continue
 		}
 		why := "this user may not read it"
 		if e.flags&flagForeign != 0 {
-			why = "another filesystem is mounted there"
+			why = "something is mounted there"
 		}
 		return errs.New(errs.Rollback, "rollback", p.now.path(int32(i)), "it was not there, and can't be removed: %s", why)
 	}
 	return nil
 }
 
-// goes reports whether the rollback takes the directory i of now away.
+// goes reports whether the rollback takes the entry i of now away, or puts something of another type there.
 func (p *plan) goes(i int32) bool {
 	for k := range p.want.entries {
 		if p.at[k] == i {
-			return !p.want.entries[k].isDir()
+			return p.want.entries[k].kind() != p.now.entries[i].kind()
 		}
 	}
 	return true

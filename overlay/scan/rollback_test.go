@@ -344,3 +344,37 @@ func TestManifestsThatAreOneFileLiveOnTheirOwn(t *testing.T) {
 	f.is(want)
 	f.sound()
 }
+
+func TestWhatIsMountedBelowIsLeftAlone(t *testing.T) {
+	f := newFixtureAt(t, testfs.Tmpfs(t, 1<<30))
+	other := testfs.Tmpfs(t, 1<<20)
+	f.must(os.WriteFile(other+"/env", []byte("theirs"), 0o644))
+	f.write("a", "one")
+	f.write("env", "under it")
+	f.must(os.Mkdir(f.path("volume"), 0o755))
+	mount := func(from, to string) {
+		f.must(unix.Mount(from, f.path(to), "", unix.MS_BIND, ""))
+		t.Cleanup(func() { _ = unix.Unmount(f.path(to), unix.MNT_DETACH) })
+	}
+	mount(other, "volume")
+	mount(other+"/env", "env")
+	id := f.snapshot()
+	f.write("a", "changed")
+	f.write("env", "changed")
+	f.write("volume/new", "new")
+	f.rollback(id)
+	if a, env, n := f.read("a"), f.read("env"), f.read("volume/new"); a != "one" || env != "changed" || n != "new" {
+		t.Errorf("they hold %q, %q and %q", a, env, n)
+	}
+	if got := f.w.Status().Scan.Unprotected; len(got) != 2 {
+		t.Errorf("status lists %q", got)
+	}
+	f.sound()
+	f.must(unix.Unmount(f.path("env"), 0))
+	f.write("a", "changed again")
+	_, err := f.w.Rollback(context.Background(), id, overlay.RollbackOptions{})
+	f.wantCode(err, errs.Integrity)
+	if got := f.read("a"); got != "changed again" {
+		t.Errorf("a refused rollback has made it %q", got)
+	}
+}

@@ -29,7 +29,6 @@ type scanner struct {
 	out     *manifest
 	top     stat // of the workspace itself
 	groups  map[inode]int32
-	taken   int                    // entries that were taken over from base as they are
 	byInode func() map[inode]int32 // of base
 	buf     []byte
 
@@ -242,6 +241,11 @@ func (s *scanner) name(d dir, parent int32, j *job, old, also cursor) (read bool
 	if e.isDir() {
 		return false, s.subdir(d, j, e, old, also)
 	}
+	if s.isForeign(&e.stat) {
+		e.flags |= flagForeign
+		s.out.entries = append(s.out.entries, e)
+		return false, nil
+	}
 	if e.nlink > 1 {
 		if first, ok := s.groups[e.inode()]; ok {
 			e.first = first
@@ -260,7 +264,7 @@ func (s *scanner) name(d dir, parent int32, j *job, old, also cursor) (read bool
 
 // takes reports whether what base has of a name, if anything, still holds for e.
 func (s *scanner) takes(old *entry, e *entry) bool {
-	if old == nil || !old.untouched(&e.stat) || s.base.racy(old) || !s.known(old) {
+	if old == nil || old.flags&flagForeign != 0 || !old.untouched(&e.stat) || s.base.racy(old) || !s.known(old) {
 		return false
 	}
 	return true
@@ -282,14 +286,16 @@ func (s *scanner) sameBelow(list *listing, i int) int {
 			return i
 		}
 		e := &s.base.entries[k]
+		if e.parent != int32(i) || e.name != name {
+			return i
+		}
+		foreign := e.flags&flagForeign != 0
 		is := entry{stat: *st}
-		if e.parent != int32(i) || e.name != name || !s.takes(e, &is) {
+		if foreign != s.isForeign(st) || foreign && !e.untouched(st) || !foreign && !s.takes(e, &is) {
 			return i
 		}
 		switch {
-		case !e.isDir():
-			k++
-		case e.flags&flagForeign != 0 && s.isForeign(st):
+		case !e.isDir(), foreign:
 			k++
 		default:
 			end := s.sameBelow(sub, k)
@@ -400,8 +406,8 @@ func within(c cursor, e *entry) cursor {
 }
 
 func (s *scanner) isForeign(st *stat) bool {
-	if s.top.mount == 0 || st.mount == 0 { // the system tells no mounts
-		return st.dev != s.top.dev
+	if s.top.mount == 0 || st.mount == 0 { // the system tells no mounts; only directories have the device of theirs for sure
+		return st.isDir() && st.dev != s.top.dev
 	}
 	return st.mount != s.top.mount
 }
