@@ -80,7 +80,7 @@ func backendText(s overlay.Status) string {
 	if s.Scan == nil {
 		return s.Backend
 	}
-	text := fmt.Sprintf("%s: a checkpoint walks the whole tree; the last one %s in %s", s.Backend, plural(s.Scan.Entries, "name"), s.Scan.Duration.Round(time.Millisecond))
+	text := fmt.Sprintf("%s: a checkpoint walks the whole tree; the last one %s in %s", s.Backend, plural(s.Scan.Entries, "name"), s.Scan.Duration.Round(100*time.Microsecond))
 	for _, dir := range s.Scan.Unprotected {
 		text += "; not protected, as something else is mounted there: " + quote(dir)
 	}
