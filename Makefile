@@ -2,7 +2,7 @@
 
 GO ?= go
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
-PORTABLE = ./strategy/... ./internal/errs ./internal/gitpatch ./internal/crash
+PORTABLE = ./strategy/... ./checkpoint ./overlay ./internal/errs ./internal/gitpatch ./internal/crash ./internal/feed ./internal/parallel
 BENCH ?=
 SOAK ?= 1h
 

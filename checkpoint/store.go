@@ -3,6 +3,7 @@
 package checkpoint
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"encoding/json"
@@ -18,7 +19,6 @@ import (
 	"github.com/dgraph-io/badger/v4"
 	"github.com/dgraph-io/badger/v4/options"
 	"github.com/hyperfs/hyperfs/internal/errs"
-	"golang.org/x/sys/unix"
 )
 
 // FormatVersion is that of the store. A store of another version is refused.
@@ -26,8 +26,9 @@ const FormatVersion = 1
 
 // Options of a store.
 type Options struct {
-	Sync   bool         // every commit reaches the disk before it returns
-	Logger *slog.Logger // nil means none
+	Sync    bool         // every commit reaches the disk before it returns
+	Logger  *slog.Logger // nil means none
+	Backend string       // who uses the store; "" means BackendFuse
 }
 
 // Store is an open store. Its methods may be called concurrently; a transaction belongs to one goroutine. It does not
@@ -59,6 +60,9 @@ func Open(dir string, o Options) (*Store, error) {
 
 func (s *Store) open(o Options) error {
 	if err := checkFormat(s.dir); err != nil {
+		return err
+	}
+	if err := checkBackend(s.dir, cmp.Or(o.Backend, BackendFuse)); err != nil {
 		return err
 	}
 	var err error
@@ -542,10 +546,7 @@ func (s *Store) Bytes() int64 {
 	}
 	var total int64
 	for _, e := range entries {
-		var st unix.Stat_t
-		if unix.Lstat(filepath.Join(dir, e.Name()), &st) == nil {
-			total += st.Blocks * 512
-		}
+		total += allocated(filepath.Join(dir, e.Name()))
 	}
 	return total
 }

@@ -1,3 +1,5 @@
+//go:build linux
+
 package overlay
 
 import (
@@ -67,27 +69,7 @@ func (w *Workspace) Reconcile(ctx context.Context, id string) (ReconcileResult, 
 	if err != nil {
 		return ReconcileResult{}, err
 	}
-	res := ReconcileResult{Checkpoint: diff.From, Created: []string{}, Modified: []string{}, Deleted: []string{}, Renamed: []Rename{}}
-	for _, c := range diff.Changes {
-		switch c.Kind {
-		case Created:
-			path := c.Path
-			if c.Type == "dir" {
-				path += "/"
-			}
-			res.Created = append(res.Created, path)
-		case Modified:
-			if slices.Equal(c.What, []string{"mtime"}) {
-				continue // a touch alone is no modification, though a rollback puts it back
-			}
-			res.Modified = append(res.Modified, c.Path)
-		case Deleted:
-			res.Deleted = append(res.Deleted, c.Path)
-		case Renamed:
-			res.Renamed = append(res.Renamed, Rename{c.OldPath, c.Path})
-		}
-	}
-	return res, nil
+	return diff.Reconcile(), nil
 }
 
 // differ compares two states of the tree.

@@ -1,3 +1,5 @@
+//go:build linux
+
 package overlay
 
 import (
@@ -11,7 +13,7 @@ const statusMax = 1 << 20
 
 // Status gives one screen of state.
 func (w *Workspace) Status() Status {
-	s := Status{Workspace: w.root, Store: w.storeAt, Tier: string(w.tiers.Kind())}
+	s := Status{Workspace: w.root, Store: w.storeAt, Tier: string(w.tiers.Kind()), Backend: checkpoint.BackendFuse}
 	if w.check("status") != nil {
 		return s
 	}

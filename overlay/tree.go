@@ -1,3 +1,5 @@
+//go:build linux
+
 package overlay
 
 import (
@@ -8,9 +10,6 @@ import (
 	"github.com/hyperfs/hyperfs/checkpoint"
 	"golang.org/x/sys/unix"
 )
-
-// StoreName is the name of the store in the workspace. The tree neither shows it nor lets anybody make it.
-const StoreName = ".hyperfs"
 
 // overlayfsMagic is OVERLAYFS_SUPER_MAGIC of linux/magic.h.
 const overlayfsMagic = 0x794c7630

@@ -2,11 +2,22 @@ package overlay
 
 import (
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/hyperfs/hyperfs/checkpoint"
+	"github.com/hyperfs/hyperfs/internal/errs"
 	"github.com/hyperfs/hyperfs/strategy"
 )
+
+// StoreName is the name of the store in the workspace. The tree neither shows it nor lets anybody make it.
+const StoreName = ".hyperfs"
+
+// Error is the error type of the workspace's methods, but for those that come from a context.
+type Error = errs.Error
+
+// DefaultMaxCheckpoints is Config.MaxCheckpoints where that is 0.
+const DefaultMaxCheckpoints = 1024
 
 // Config says what to open and how. Only Workspace is required.
 type Config struct {
@@ -91,6 +102,31 @@ type Rename struct {
 	To   string `json:"to"`
 }
 
+// Reconcile gives the changes as plain lists.
+func (d Diff) Reconcile() ReconcileResult {
+	res := ReconcileResult{Checkpoint: d.From, Created: []string{}, Modified: []string{}, Deleted: []string{}, Renamed: []Rename{}}
+	for _, c := range d.Changes {
+		switch c.Kind {
+		case Created:
+			path := c.Path
+			if c.Type == "dir" {
+				path += "/"
+			}
+			res.Created = append(res.Created, path)
+		case Modified:
+			if slices.Equal(c.What, []string{"mtime"}) {
+				continue // a touch alone is no modification, though a rollback puts it back
+			}
+			res.Modified = append(res.Modified, c.Path)
+		case Deleted:
+			res.Deleted = append(res.Deleted, c.Path)
+		case Renamed:
+			res.Renamed = append(res.Renamed, Rename{c.OldPath, c.Path})
+		}
+	}
+	return res
+}
+
 // ReconcileResult is what changed since a checkpoint, as plain lists of paths.
 type ReconcileResult struct {
 	Checkpoint string   `json:"checkpoint"`
@@ -126,6 +162,17 @@ type Status struct {
 	Undo        string    `json:"undo,omitempty"` // what `undo` would go back to
 	Slots       int       `json:"slots"`          // slot records since the newest checkpoint
 	Inodes      int       `json:"inodes"`         // inodes with attribute, content or xattr records since then
+
+	Backend string      `json:"backend"`        // fuse or scan
+	Scan    *ScanStatus `json:"scan,omitempty"` // of the backend scan, once it has made a checkpoint
+}
+
+// ScanStatus is what the last checkpoint of the backend scan has cost: every one walks the whole tree.
+type ScanStatus struct {
+	Entries     int           `json:"entries"` // names in the tree
+	At          time.Time     `json:"at"`
+	Duration    time.Duration `json:"duration_ns"`
+	Unprotected []string      `json:"unprotected,omitempty"` // what something else is mounted on
 }
 
 // Diagnostics is everything that the workspace knows about itself. It is a copy of values; asking runs no scan.

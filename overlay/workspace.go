@@ -1,3 +1,5 @@
+//go:build linux
+
 package overlay
 
 import (
@@ -14,12 +16,6 @@ import (
 	"github.com/hyperfs/hyperfs/strategy"
 	"golang.org/x/sys/unix"
 )
-
-// Error is the error type of the workspace's methods, but for those that come from a context.
-type Error = errs.Error
-
-// DefaultMaxCheckpoints is Config.MaxCheckpoints where that is 0.
-const DefaultMaxCheckpoints = 1024
 
 // Workspace is an open workspace: the live tree, its checkpoints and what can be done with them. Its methods may be
 // called concurrently. It holds descriptors from before a mount over the workspace, so it keeps working under it.

@@ -3,6 +3,8 @@ package strategy
 import (
 	"bytes"
 	"encoding/binary"
+	"os"
+	"runtime"
 
 	"github.com/cespare/xxhash/v2"
 )
@@ -90,3 +92,15 @@ func hasZeroBlock(p []byte) bool {
 func block(p []byte, at int) []byte { return p[at:min(at+blockSize, len(p))] }
 
 func isZero(b []byte) bool { return b[0] == 0 && bytes.Equal(b, zeroBlock[:len(b)]) }
+
+// SumFile reads the regular file f, open for reading, and gives its size and the checksum that a preimage of it would have.
+// It leaves f's offset alone.
+func SumFile(f *os.File) (sum uint64, size int64, err error) {
+	defer runtime.KeepAlive(f)
+	st, err := fileOf(f).stat()
+	if err != nil {
+		return 0, 0, err
+	}
+	sum, err = sumOf(source{file: fileOf(f)}, st.size)
+	return sum, st.size, err
+}

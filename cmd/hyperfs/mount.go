@@ -55,6 +55,7 @@ var tiers = []string{"auto", string(strategy.Reflink), string(strategy.PureManif
 // mountFlags are those of mount that run has too.
 func mountFlags() []cli.Flag {
 	return []cli.Flag{
+		backendFlag(),
 		&cli.StringFlag{Name: "store", EnvVars: []string{envStore}, Usage: "keep checkpoints in `DIR` instead of .hyperfs in the workspace; on the same filesystem"},
 		&cli.StringFlag{Name: "tier", EnvVars: []string{"HYPERFS_TIER"}, Value: "auto", Usage: "how preimages are kept: " + strings.Join(tiers, ", ")},
 		&cli.IntFlag{Name: "max-checkpoints", EnvVars: []string{"HYPERFS_MAX_CHECKPOINTS"}, Value: 1024, Usage: "how many may be active"},
@@ -187,6 +188,9 @@ func mount(c *cli.Context) error {
 	}
 	o, err := mountOptionsOf(c, dir)
 	if err != nil {
+		return err
+	}
+	if err := nothingToMount(c, o); err != nil {
 		return err
 	}
 	switch {

@@ -25,7 +25,8 @@ func runCommand() *cli.Command {
 		Name:      "run",
 		Usage:     "run a command, show what it changed, and keep it or roll it back",
 		UsageText: "hyperfs run [--keep | --rollback | --ask] [-m MSG] [--quiet] -- CMD ARG…",
-		Description: example("If the workspace is not mounted, the current directory is mounted in place while CMD runs. A checkpoint is made first.\n"+
+		Description: example("If the workspace is not mounted, the current directory is mounted in place while CMD runs; where there is no FUSE, it is\n"+
+			"scanned before and after instead. A checkpoint is made first.\n"+
 			"What CMD changed is kept if it ends with 0 and rolled back if not, unless a flag says otherwise. What is kept can\n"+
 			"still be rolled back later. With --json the document comes on stdout, and CMD's own output on stderr.",
 			"hyperfs run -- npm install left-pad", "hyperfs run --ask -- ./migrate.sh --all"),
@@ -61,6 +62,9 @@ type runner struct {
 	args    []string
 	client  *control.Client
 	signals *forwarder
+
+	local *place       // the workspace, where this process has it open itself
+	end   func() error // closes what local opened
 }
 
 func runAction(c *cli.Context) error {
@@ -74,7 +78,9 @@ func runAction(c *cli.Context) error {
 		return err
 	}
 	code, err := r.attempt()
-	r.client.Close()
+	if r.local == nil {
+		r.client.Close()
+	}
 	if err := errors.Join(err, unmount()); err != nil {
 		return err
 	}
@@ -161,6 +167,14 @@ func (r *runner) mounted() (func() error, error) {
 	if err != nil {
 		return nil, err
 	}
+	backend, err := chooseBackend(r.c, o.Workspace, o.storeDir())
+	if err != nil {
+		return nil, err
+	}
+	if backend == checkpoint.BackendScan {
+		r.local = &place{dir: o.Workspace, store: o.storeDir(), backend: backend, config: o.config()}
+		return func() error { return r.end() }, r.openLocal()
+	}
 	done := progress(r.c, "mounting")
 	err = startDaemon(r.c.Context, o)
 	done()
@@ -171,6 +185,28 @@ func (r *runner) mounted() (func() error, error) {
 		return nil, err
 	}
 	return func() error { return r.unmount(o.Workspace) }, nil
+}
+
+// openLocal opens the workspace in this process.
+func (r *runner) openLocal() (err error) {
+	r.client, r.end, err = r.local.open(context.WithoutCancel(r.c.Context))
+	return err
+}
+
+// letting calls fn while others can use the workspace too: the command may want to.
+func (r *runner) letting(fn func() (int, error)) (int, error) {
+	if r.local == nil {
+		return fn()
+	}
+	if err := r.end(); err != nil {
+		return 0, err
+	}
+	code, err := fn()
+	if e := r.openLocal(); e != nil {
+		r.end = func() error { return nil }
+		return code, errors.Join(err, e)
+	}
+	return code, err
 }
 
 // unmount takes the mount away that the run made. What the command left running may still use it: then it is detached.
@@ -202,7 +238,7 @@ func (r *runner) attempt() (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	code, err := r.execute()
+	code, err := r.letting(r.execute)
 	if err != nil {
 		return 0, errors.Join(err, r.client.Drop(ctx, k.ID))
 	}

@@ -14,8 +14,9 @@ func snapshotCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "snapshot",
 		Usage:     "make a checkpoint and print its ID",
-		UsageText: "hyperfs snapshot [-m MSG] [--id ID] [--parent ID] [--branch B] [--subagent S] [--agent A]",
-		Description: example("It costs the same however large the workspace is.",
+		UsageText: "hyperfs snapshot [-m MSG] [--id ID] [--parent ID] [--branch B] [--subagent S] [--agent A] [--backend B]",
+		Description: example("Of a mounted workspace it costs the same however large that is. Where there is no FUSE, or with --backend scan, it makes\n"+
+			"the current directory a workspace without a mount, and every checkpoint walks the tree.",
 			`hyperfs snapshot -m "before the migration"`),
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "message", Aliases: []string{"m"}, Usage: "what it is for"},
@@ -24,6 +25,7 @@ func snapshotCommand() *cli.Command {
 			&cli.StringFlag{Name: "branch", Usage: "branch it belongs to"},
 			&cli.StringFlag{Name: "subagent", Usage: "subagent that it is for"},
 			&cli.StringFlag{Name: "agent", Usage: "agent that it is for"},
+			backendFlag(),
 			jsonFlag(),
 		},
 		Action: arguments(0, 0, takeSnapshot),
@@ -41,7 +43,11 @@ func takeSnapshot(c *cli.Context) error {
 		}
 		*field = v
 	}
-	return withWorkspace(c, func(w *control.Client) error {
+	p, err := findOrMake(c)
+	if err != nil {
+		return err
+	}
+	return p.use(c.Context, func(w *control.Client) error {
 		made, err := w.Snapshot(c.Context, o)
 		if err != nil {
 			return err

@@ -6,10 +6,12 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/urfave/cli/v2"
 
 	"github.com/hyperfs/hyperfs/control"
+	"github.com/hyperfs/hyperfs/overlay"
 )
 
 func statusCommand() *cli.Command {
@@ -57,6 +59,7 @@ func diagnosticsCommand() *cli.Command {
 func statusRows(row func(...any), s control.StatusReply) {
 	row("workspace", quote(s.Workspace))
 	row("mount", mountText(s.Daemon))
+	row("backend", backendText(s.Status))
 	row("store", quote(s.Store))
 	row("tier", s.Tier)
 	newest := "none"
@@ -64,12 +67,24 @@ func statusRows(row func(...any), s control.StatusReply) {
 		newest = fmt.Sprintf("%s (%s)", s.Newest, ago(s.NewestAt))
 	}
 	row("checkpoints", fmt.Sprintf("%d active, newest %s", s.Checkpoints, newest))
-	if s.Newest != "" {
+	if s.Newest != "" && s.Scan == nil {
 		row("since then", fmt.Sprintf("%s and %s recorded", plural(s.Slots, "name"), plural(s.Inodes, "inode")))
 	}
 	if s.Undo != "" {
 		row("undo", s.Undo)
 	}
+}
+
+// backendText names the backend, and what a checkpoint costs with it.
+func backendText(s overlay.Status) string {
+	if s.Scan == nil {
+		return s.Backend
+	}
+	text := fmt.Sprintf("%s: a checkpoint walks the whole tree; the last one %s in %s", s.Backend, plural(s.Scan.Entries, "name"), s.Scan.Duration.Round(100*time.Microsecond))
+	for _, dir := range s.Scan.Unprotected {
+		text += "; not protected, as something else is mounted there: " + quote(dir)
+	}
+	return text
 }
 
 // mountText says what is mounted by whom.

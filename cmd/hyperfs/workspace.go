@@ -9,6 +9,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/hyperfs/hyperfs/checkpoint"
 	"github.com/hyperfs/hyperfs/control"
 	"github.com/hyperfs/hyperfs/internal/errs"
 	"github.com/hyperfs/hyperfs/overlay"
@@ -25,6 +26,9 @@ type place struct {
 	dir    string // absolute, symlinks resolved
 	socket string // "" if no daemon answers
 	store  string // "" if a daemon answers
+
+	backend string         // of the store
+	config  overlay.Config // what else there is to say of the store
 }
 
 // base gives the directory that relative paths start from.
@@ -125,8 +129,8 @@ func look(ctx context.Context, dir string) (place, bool, error) {
 	if env := os.Getenv(envStore); env != "" {
 		store = env
 	}
-	if _, err := os.Stat(filepath.Join(store, "db")); err == nil {
-		return place{dir: dir, store: store}, true, nil
+	if backend, err := checkpoint.BackendOf(store); err == nil && backend != "" {
+		return place{dir: dir, store: store, backend: backend}, true, nil
 	}
 	switch {
 	case isDeadMount(dir):
@@ -144,16 +148,8 @@ func foreignMount(dir string) error {
 		WithHint("ask as its owner or as root; if its socket was removed, fusermount3 -u it and mount it again")
 }
 
-// connect finds the workspace and gives a client of it: of its daemon, or else of a server in this process that has opened
-// the store. The function ends both.
-func connect(c *cli.Context) (*control.Client, func() error, error) {
-	p, err := find(c.Context, c)
-	if err != nil {
-		return nil, nil, err
-	}
-	return p.open(c.Context)
-}
-
+// open gives a client of the place: of its daemon, or else of a server in this process that has opened the store. The
+// function ends both.
 func (p place) open(ctx context.Context) (*control.Client, func() error, error) {
 	if p.socket != "" {
 		client := control.NewClient(p.socket)
@@ -162,7 +158,9 @@ func (p place) open(ctx context.Context) (*control.Client, func() error, error) 
 	if err := checkStoreOwner(p.store); err != nil {
 		return nil, nil, err
 	}
-	w, err := openWorkspace(ctx, overlay.Config{Workspace: p.dir, Store: p.store})
+	cfg := p.config
+	cfg.Workspace, cfg.Store = p.dir, p.store
+	w, err := openLocally(ctx, p.backend, cfg)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -188,8 +186,17 @@ func (offline) Unmount(context.Context, control.UnmountOptions) error {
 }
 
 // withWorkspace runs fn with a client of the workspace.
-func withWorkspace(c *cli.Context, fn func(w *control.Client) error) (err error) {
-	w, end, err := connect(c)
+func withWorkspace(c *cli.Context, fn func(w *control.Client) error) error {
+	p, err := find(c.Context, c)
+	if err != nil {
+		return err
+	}
+	return p.use(c.Context, fn)
+}
+
+// use runs fn with a client of the place.
+func (p place) use(ctx context.Context, fn func(w *control.Client) error) (err error) {
+	w, end, err := p.open(ctx)
 	if err != nil {
 		return err
 	}

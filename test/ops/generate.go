@@ -28,6 +28,7 @@ type Generator struct {
 	Root        bool // also what only root may do
 	Checkpoints bool // also operations on checkpoints
 	Simple      bool // of the operations on the tree, only those that are one step for the tree, and no handles
+	NoHandles   bool // nothing stays open from one operation to the next
 	NoDiscard   bool // no rollback without an undo checkpoint
 	NoShift     bool // no fallocate that shifts what follows: the kernel's FUSE has neither collapse nor insert
 	nextHandle  int
@@ -111,11 +112,11 @@ func (g *Generator) allows(k Kind) bool {
 	case Snapshot, Rollback, Undo, Drop, Promote, Restart, GC, Compare:
 		return g.Checkpoints
 	case StaleWrites:
-		return g.Checkpoints && !g.Simple
+		return g.Checkpoints && !g.Simple && !g.NoHandles
 	case Chown:
 		return g.Root
 	}
-	return !g.Simple || !strings.HasPrefix(string(k), "h")
+	return !g.Simple && !g.NoHandles || !strings.HasPrefix(string(k), "h")
 }
 
 // make makes an operation of the given kind, if there is something to do it to.

@@ -4,8 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
-
-	"golang.org/x/sys/unix"
+	"syscall"
 )
 
 // Badger writes to mapped files: where the disk is full, that is not an error but the end of the process (SIGBUS). So
@@ -18,7 +17,7 @@ const (
 
 // space knows how much room there is for the store.
 type space struct {
-	dir int // descriptor of the store's directory
+	dir volume // the filesystem of the store's directory
 
 	mu      sync.Mutex // guards what follows
 	urgent  int        // calls of Urgent that have not ended
@@ -27,11 +26,11 @@ type space struct {
 }
 
 func openSpace(dir string) (*space, error) {
-	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	v, err := openVolume(dir)
 	if err != nil {
 		return nil, err
 	}
-	s := &space{dir: fd}
+	s := &space{dir: v}
 	if f, err := os.OpenFile(filepath.Join(dir, reserveName), os.O_RDWR|os.O_CREATE, 0o600); err == nil {
 		s.reserve = f
 		s.fill()
@@ -43,41 +42,32 @@ func (s *space) close() error {
 	if s.reserve != nil {
 		_ = s.reserve.Close()
 	}
-	return unix.Close(s.dir)
+	return s.dir.close()
 }
 
 // fill takes the reserve again, as far as there is room.
 func (s *space) fill() {
-	if s.reserve != nil && !s.filled && s.free() > 2*roomNeeded {
-		s.filled = unix.Fallocate(int(s.reserve.Fd()), 0, 0, roomNeeded) == nil
+	if s.reserve != nil && !s.filled && s.dir.free() > 2*roomNeeded {
+		s.filled = allocate(s.reserve, roomNeeded)
 	}
-}
-
-// free is how many bytes can be written.
-func (s *space) free() int64 {
-	var st unix.Statfs_t
-	if err := unix.Fstatfs(s.dir, &st); err != nil {
-		return 0
-	}
-	return int64(st.Bavail) * st.Bsize
 }
 
 // check fails with ENOSPC where there is no room to write to the store.
 func (s *space) check() error {
-	if s.free() >= roomNeeded {
+	if s.dir.free() >= roomNeeded {
 		return nil
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.urgent == 0 {
-		return unix.ENOSPC
+		return syscall.ENOSPC
 	}
 	if s.reserve != nil {
 		_ = s.reserve.Truncate(0)
 		s.filled = false
 	}
-	if s.free() < roomNeeded/2 {
-		return unix.ENOSPC
+	if s.dir.free() < roomNeeded/2 {
+		return syscall.ENOSPC
 	}
 	return nil
 }

@@ -1,0 +1,380 @@
+package scan
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hyperfs/hyperfs/internal/errs"
+	"github.com/hyperfs/hyperfs/internal/testfs"
+	"github.com/hyperfs/hyperfs/overlay"
+	"golang.org/x/sys/unix"
+)
+
+// variety makes something of every kind.
+func variety(f *fixture) {
+	f.Helper()
+	f.write("a", "one")
+	f.write("empty", "")
+	f.write("dir/b", "two")
+	f.write("dir/deep/c", strings.Repeat("three", 5000))
+	f.write("odd \xff\nname", "bytes")
+	f.must(os.Symlink("nowhere\xfe", f.path("dir/symlink")))
+	f.must(os.Link(f.path("a"), f.path("dir/link-of-a")))
+	f.must(unix.Mkfifo(f.path("fifo"), 0o640))
+	f.must(os.Mkdir(f.path("hollow"), 0o700))
+	f.must(os.Chmod(f.path("dir/b"), 0o751))
+	f.must(unix.Setxattr(f.path("dir/b"), "user.x", []byte("y\x00z"), 0))
+	f.must(os.Truncate(f.path("dir/deep/c"), 3<<20))
+	old := time.Date(2001, 2, 3, 4, 5, 6, 789, time.UTC)
+	f.must(os.Chtimes(f.path("dir/b"), old, old))
+	f.must(os.Chtimes(f.path("dir"), old, old))
+}
+
+// havoc changes it in every way.
+func havoc(f *fixture) {
+	f.Helper()
+	f.write("a", "ONE") // in place, so that its other name sees it
+	f.must(os.Remove(f.path("dir/symlink")))
+	f.must(os.Symlink("elsewhere", f.path("dir/symlink")))
+	f.must(os.RemoveAll(f.path("dir/deep")))
+	f.write("dir/deep", "a file now")
+	f.must(os.Remove(f.path("fifo")))
+	f.write("fifo/inside", "a directory now")
+	f.must(os.Remove(f.path("hollow")))
+	f.write("new/tree/x", "x")
+	f.must(os.Rename(f.path("empty"), f.path("new/moved")))
+	f.must(unix.Removexattr(f.path("dir/b"), "user.x"))
+	f.must(os.Chmod(f.path("dir/b"), 0o600))
+	f.must(os.Link(f.path("dir/b"), f.path("b-too")))
+	f.must(os.Remove(f.path("odd \xff\nname")))
+}
+
+func TestRollbackRestoresEverything(t *testing.T) {
+	f := newFixture(t)
+	variety(f)
+	want := f.capture()
+	id := f.snapshot()
+	havoc(f)
+	changed := f.capture()
+	r := f.rollback(id)
+	f.is(want)
+	if r.Undo == "" || r.Restored == 0 || r.Removed == 0 || r.Modified == 0 {
+		t.Errorf("the rollback says %+v", r)
+	}
+	f.sound()
+	if _, err := f.w.Undo(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	f.is(changed)
+	f.sound()
+	f.reopen()
+	f.rollback(id)
+	f.is(want)
+	f.sound()
+}
+
+func TestRollbackOfAnUnchangedTreeTouchesNothing(t *testing.T) {
+	f := newFixture(t)
+	variety(f)
+	id := f.snapshot()
+	before, err := os.Stat(f.path("a"))
+	f.must(err)
+	if r := f.rollback(id); r.Restored+r.Removed+r.Modified != 0 {
+		t.Errorf("the rollback says %+v", r)
+	}
+	after, err := os.Stat(f.path("a"))
+	f.must(err)
+	if !os.SameFile(before, after) {
+		t.Error("a file was replaced by its like")
+	}
+}
+
+func TestRollbackRestoresHardLinks(t *testing.T) {
+	tests := []struct {
+		name    string
+		disturb func(f *fixture)
+	}{
+		{"one name replaced", func(f *fixture) { f.must(os.Remove(f.path("d/two"))); f.write("d/two", "same") }},
+		{"first name replaced", func(f *fixture) { f.must(os.Remove(f.path("one"))); f.write("one", "same") }},
+		{"all names replaced", func(f *fixture) {
+			for _, name := range []string{"one", "d/two", "three"} {
+				f.must(os.Remove(f.path(name)))
+				f.write(name, "other "+name)
+			}
+		}},
+		{"written to", func(f *fixture) { f.write("three", "more") }},
+		{"joined with another file", func(f *fixture) {
+			f.must(os.Remove(f.path("alone")))
+			f.must(os.Link(f.path("one"), f.path("alone")))
+		}},
+		{"swapped", func(f *fixture) {
+			f.must(os.Rename(f.path("alone"), f.path("x")))
+			f.must(os.Rename(f.path("one"), f.path("alone")))
+			f.must(os.Rename(f.path("x"), f.path("one")))
+		}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			f := newFixture(t)
+			f.write("one", "same")
+			f.write("alone", "same")
+			f.must(os.Mkdir(f.path("d"), 0o755))
+			f.must(os.Link(f.path("one"), f.path("d/two")))
+			f.must(os.Link(f.path("one"), f.path("three")))
+			want := f.capture()
+			id := f.snapshot()
+			test.disturb(f)
+			changed := f.capture()
+			f.rollback(id)
+			f.is(want)
+			f.sound()
+			_, err := f.w.Undo(context.Background())
+			f.must(err)
+			f.is(changed)
+		})
+	}
+}
+
+func TestASecondSnapshotSavesNothingAgain(t *testing.T) {
+	f := newFixture(t)
+	variety(f)
+	f.snapshot()
+	n := f.backupCount()
+	f.snapshot()
+	if f.backupCount() != n {
+		t.Errorf("there are %d backups, and were %d", f.backupCount(), n)
+	}
+	f.must(os.Rename(f.path("dir"), f.path("moved")))
+	f.must(os.Chtimes(f.path("a"), time.Now(), time.Now()))
+	f.snapshot()
+	if f.backupCount() != n {
+		t.Errorf("there are %d backups after a rename and a touch, and were %d", f.backupCount(), n)
+	}
+	f.sound()
+}
+
+// A change in the same tick of the clock, that leaves size and mtime alone, is found by comparing.
+func TestAChangeRightAfterASnapshotIsSeen(t *testing.T) {
+	f := newFixture(t)
+	for range 30 {
+		f.write("racy", "before")
+		st, err := os.Stat(f.path("racy"))
+		f.must(err)
+		id := f.snapshot()
+		f.write("racy", "after!")
+		f.must(os.Chtimes(f.path("racy"), st.ModTime(), st.ModTime()))
+		f.rollback(id)
+		if got := f.read("racy"); got != "before" {
+			t.Fatalf("it holds %q", got)
+		}
+		f.must(f.w.Drop(context.Background(), id))
+	}
+}
+
+func TestACorruptBackupStopsARollbackBeforeItTouchesAnything(t *testing.T) {
+	for _, damage := range []string{"flipped", "missing"} {
+		t.Run(damage, func(t *testing.T) {
+			f := newFixture(t)
+			f.write("a", "one")
+			f.write("b", strings.Repeat("two", 9000))
+			id := f.snapshot()
+			m, err := f.w.manifest(id)
+			f.must(err)
+			for i := range m.entries {
+				if m.entries[i].name != "b" {
+					continue
+				}
+				name := filepath.Join(f.w.StorePath(), backupsName, m.entries[i].ref.Name)
+				if damage == "missing" {
+					f.must(os.Remove(name))
+					continue
+				}
+				b, err := os.ReadFile(name)
+				f.must(err)
+				b[777] ^= 1
+				f.must(os.WriteFile(name, b, 0o600))
+			}
+			f.write("a", "changed")
+			f.write("b", "changed")
+			want := f.capture()
+			_, err = f.w.Rollback(context.Background(), id, overlay.RollbackOptions{})
+			f.wantCode(err, errs.Integrity)
+			if !strings.Contains(err.Error(), "rollback b:") {
+				t.Errorf("the error does not name the file: %v", err)
+			}
+			f.is(want)
+			problems, err := f.w.Fsck(context.Background(), true)
+			f.must(err)
+			if len(problems) != 1 {
+				t.Errorf("fsck finds %v", problems)
+			}
+			c, err := f.w.Get(id)
+			f.must(err)
+			if !isActive(&c) {
+				t.Errorf("the checkpoint is %s", c.Status)
+			}
+		})
+	}
+}
+
+func TestACorruptManifestIsAnIntegrityError(t *testing.T) {
+	f := newFixture(t)
+	f.write("a", "one")
+	id := f.snapshot()
+	name := f.w.manifestPath(id)
+	b, err := os.ReadFile(name)
+	f.must(err)
+	b[len(b)/2] ^= 1
+	f.must(os.WriteFile(name, b, 0o600))
+	f.write("a", "changed")
+	_, err = f.w.Rollback(context.Background(), id, overlay.RollbackOptions{})
+	f.wantCode(err, errs.Integrity)
+	if got := f.read("a"); got != "changed" {
+		t.Errorf("it holds %q", got)
+	}
+	f.must(f.w.Drop(context.Background(), id))
+	f.snapshot()
+}
+
+func TestDropFreesWhatNobodyElseNeeds(t *testing.T) {
+	f := newFixture(t)
+	f.write("shared", "s")
+	f.write("a", "one")
+	first := f.snapshot()
+	f.write("a", "two!")
+	second := f.snapshot()
+	if n := f.backupCount(); n != 3 {
+		t.Fatalf("there are %d backups", n)
+	}
+	f.must(f.w.Drop(context.Background(), first))
+	if n := f.backupCount(); n != 2 {
+		t.Errorf("there are %d backups after a drop, want 2", n)
+	}
+	f.sound()
+	f.write("a", "three")
+	f.rollback(second)
+	if got := f.read("a"); got != "two!" {
+		t.Errorf("it holds %q", got)
+	}
+	_, err := f.w.Rollback(context.Background(), first, overlay.RollbackOptions{})
+	f.wantCode(err, errs.Rollback)
+}
+
+func TestPathsMayBeLongerThanPathMax(t *testing.T) {
+	f := newFixture(t)
+	d, err := f.w.top.again()
+	f.must(err)
+	long := strings.Repeat("n", 250)
+	for range 20 {
+		f.must(d.mkdir(long))
+		sub, err := d.sub(long)
+		f.must(err)
+		d.close()
+		d = sub
+	}
+	defer d.close()
+	f.must(unix.Symlinkat("target", d.fd, "deepest"))
+	id := f.snapshot()
+	f.must(d.unlink("deepest"))
+	f.rollback(id)
+	if got, err := d.readlink("deepest"); got != "target" {
+		t.Errorf("the symlink is %q, %v", got, err)
+	}
+}
+
+// Of a clone, which has no checksum yet, it is not known that another clone has the same bytes.
+func TestAFileThatWasChangedBackIsRolledBackOnAFilesystemThatClones(t *testing.T) {
+	f := newFixtureAt(t, testfs.Btrfs(t, 0))
+	f.write("a", "one")
+	want := f.capture()
+	id := f.snapshot()
+	f.write("a", "two")
+	f.snapshot()
+	f.write("a", "one")
+	f.rollback(id)
+	f.is(want)
+	f.sound()
+}
+
+func TestTheListSaysHowMuchChangedAfterACheckpoint(t *testing.T) {
+	f := newFixture(t)
+	f.write("a", "one")
+	f.write("b", "two")
+	id := f.snapshot()
+	f.write("a", "changed")
+	f.must(os.Remove(f.path("b")))
+	f.write("c", "new")
+	f.snapshot()
+	c, err := f.w.Get(id)
+	f.must(err)
+	if c.Dirty != 3 {
+		t.Errorf("%d are dirty, want 3", c.Dirty)
+	}
+}
+
+func TestManifestsThatAreOneFileLiveOnTheirOwn(t *testing.T) {
+	f := newFixture(t)
+	variety(f)
+	time.Sleep(2 * raceSlop) // so that nothing has to be compared
+	want := f.capture()
+	first := f.snapshot()
+	second := f.snapshot()
+	third := f.snapshot()
+	a, err := os.Stat(f.w.manifestPath(second))
+	f.must(err)
+	b, err := os.Stat(f.w.manifestPath(third))
+	f.must(err)
+	if !os.SameFile(a, b) {
+		t.Error("nothing has changed, and a manifest was written again")
+	}
+	havoc(f)
+	changed := f.capture()
+	fourth := f.snapshot()
+	f.rollback(second)
+	f.is(want)
+	f.must(f.w.Drop(context.Background(), first))
+	f.rollback(fourth)
+	f.is(changed)
+	f.must(f.w.Drop(context.Background(), second))
+	f.rollback(third)
+	f.is(want)
+	f.sound()
+}
+
+func TestWhatIsMountedBelowIsLeftAlone(t *testing.T) {
+	f := newFixtureAt(t, testfs.Tmpfs(t, 1<<30))
+	other := testfs.Tmpfs(t, 1<<20)
+	f.must(os.WriteFile(other+"/env", []byte("theirs"), 0o644))
+	f.write("a", "one")
+	f.write("env", "under it")
+	f.must(os.Mkdir(f.path("volume"), 0o755))
+	mount := func(from, to string) {
+		f.must(unix.Mount(from, f.path(to), "", unix.MS_BIND, ""))
+		t.Cleanup(func() { _ = unix.Unmount(f.path(to), unix.MNT_DETACH) })
+	}
+	mount(other, "volume")
+	mount(other+"/env", "env")
+	id := f.snapshot()
+	f.write("a", "changed")
+	f.write("env", "changed")
+	f.write("volume/new", "new")
+	f.rollback(id)
+	if a, env, n := f.read("a"), f.read("env"), f.read("volume/new"); a != "one" || env != "changed" || n != "new" {
+		t.Errorf("they hold %q, %q and %q", a, env, n)
+	}
+	if got := f.w.Status().Scan.Unprotected; len(got) != 2 {
+		t.Errorf("status lists %q", got)
+	}
+	f.sound()
+	f.must(unix.Unmount(f.path("env"), 0))
+	f.write("a", "changed again")
+	_, err := f.w.Rollback(context.Background(), id, overlay.RollbackOptions{})
+	f.wantCode(err, errs.Integrity)
+	if got := f.read("a"); got != "changed again" {
+		t.Errorf("a refused rollback has made it %q", got)
+	}
+}
