@@ -80,7 +80,7 @@ func (r *restorer) stage(i *inodeRestore) error {
 		}
 	}
 	name := r.t.tempName()
-	i.share = !r.neededElsewhere(i)
+	i.share = !r.neededElsewhere(i) && !i.content.Ref.Tier.Volatile() // RAM is another filesystem, and may fail to free it
 	if err := r.t.tier.materialize(i.content.Ref, r.t.tmpFd, name, i.share); err != nil {
 		return err
 	}
