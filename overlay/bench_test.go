@@ -40,27 +40,31 @@ func BenchmarkSnapshot(b *testing.B) {
 }
 
 func BenchmarkRollback(b *testing.B) {
-	for _, files := range []int{1, 100, 1000} {
-		b.Run(fmt.Sprintf("%d modified, %d created", files, files), func(b *testing.B) {
-			dir := b.TempDir()
-			fillMany(b, dir, 5000)
-			w, err := overlay.Open(overlay.Config{Workspace: dir})
-			if err != nil {
-				b.Fatal(err)
-			}
-			defer w.Close()
-			if _, err := w.Snapshot(context.Background(), overlay.SnapshotOptions{}); err != nil {
-				b.Fatal(err)
-			}
-			for b.Loop() {
-				b.StopTimer()
-				dirty(b, w.Tree(), files)
-				b.StartTimer()
-				if _, err := w.Rollback(context.Background(), "", overlay.RollbackOptions{}); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
+	for _, tier := range []strategy.Kind{strategy.Tmpfs, strategy.PosixLink, strategy.PureManifest} {
+		for _, files := range []int{1, 100, 1000} {
+			b.Run(fmt.Sprintf("%s, %d modified, %d created", tier, files, files), func(b *testing.B) { rollbacks(b, tier, files) })
+		}
+	}
+}
+
+func rollbacks(b *testing.B, tier strategy.Kind, files int) {
+	dir := b.TempDir()
+	fillMany(b, dir, 5000)
+	w, err := overlay.Open(overlay.Config{Workspace: dir, Tier: string(tier)})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer w.Close()
+	if _, err := w.Snapshot(context.Background(), overlay.SnapshotOptions{}); err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		b.StopTimer()
+		dirty(b, w.Tree(), files)
+		b.StartTimer()
+		if _, err := w.Rollback(context.Background(), "", overlay.RollbackOptions{}); err != nil {
+			b.Fatal(err)
+		}
 	}
 }
 
