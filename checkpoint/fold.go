@@ -108,6 +108,19 @@ func (tx *Tx) eachEpoch(kind byte, from, to Epoch, fn func(key, value []byte) er
 	})
 }
 
+// EachContent calls fn for every content record from an epoch on, in the order of epochs.
+func (s *Store) EachContent(from Epoch, fn func(Epoch, Content) error) error {
+	return s.View(func(tx *Tx) error {
+		return tx.eachEpoch(keyContent, from, 0, func(key, v []byte) error {
+			c, err := decodeContent(v)
+			if err != nil {
+				return err
+			}
+			return fn(keyEpoch(key), c)
+		})
+	})
+}
+
 // Count gives how many slot records there are from an epoch on, and how many inodes have attribute records. It stops
 // at max of each.
 func (s *Store) Count(from Epoch, max int) (slots, inodes int, err error) {

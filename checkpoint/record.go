@@ -79,22 +79,30 @@ const (
 	Disposed    Status = "disposed"
 )
 
+// What Checkpoint.Recoverable says.
+const (
+	RecoverableAlways      = "always"
+	RecoverableUntilReboot = "until reboot" // preimages are in RAM; they survive the daemon, and unmounting moves them to disk
+	RecoverableNot         = "no"           // preimages were in RAM and are gone
+)
+
 // Checkpoint is a point in the history of a branch. Its JSON form is what the socket shows.
 type Checkpoint struct {
-	ID         string    `json:"id"`
-	Parent     string    `json:"parent,omitempty"`
-	Branch     string    `json:"branch"`
-	Subagent   string    `json:"subagent,omitempty"`
-	Agent      string    `json:"agent,omitempty"`
-	CreatedBy  string    `json:"created_by"` // snapshot, fork, run-attempt, run-in-branch, turn, rehydrate, rollback, unknown
-	CreatedAt  time.Time `json:"created_at"`
-	UpdatedAt  time.Time `json:"updated_at"`
-	Message    string    `json:"message,omitempty"`
-	Status     Status    `json:"status"`
-	Tier       string    `json:"tier"`
-	GitHead    string    `json:"git_head,omitempty"`
-	Epoch      Epoch     `json:"epoch"`                 // the first epoch that has to be undone to get back to it
-	Seq        uint64    `json:"seq"`                   // the order in which checkpoints were made
-	RollbackOf string    `json:"rollback_of,omitempty"` // of an undo checkpoint: what was rolled back to when it was made
-	Dirty      int       `json:"dirty"`                 // slots and inodes changed between it and the next one; counted when it is asked for
+	ID          string    `json:"id"`
+	Parent      string    `json:"parent,omitempty"`
+	Branch      string    `json:"branch"`
+	Subagent    string    `json:"subagent,omitempty"`
+	Agent       string    `json:"agent,omitempty"`
+	CreatedBy   string    `json:"created_by"` // snapshot, fork, run-attempt, run-in-branch, turn, rehydrate, rollback, unknown
+	CreatedAt   time.Time `json:"created_at"`
+	UpdatedAt   time.Time `json:"updated_at"`
+	Message     string    `json:"message,omitempty"`
+	Status      Status    `json:"status"`
+	Tier        string    `json:"tier"`
+	GitHead     string    `json:"git_head,omitempty"`
+	Epoch       Epoch     `json:"epoch"`                 // the first epoch that has to be undone to get back to it
+	Seq         uint64    `json:"seq"`                   // the order in which checkpoints were made
+	RollbackOf  string    `json:"rollback_of,omitempty"` // of an undo checkpoint: what was rolled back to when it was made
+	Dirty       int       `json:"dirty"`                 // slots and inodes changed between it and the next one; counted when it is asked for
+	Recoverable string    `json:"recoverable,omitempty"` // of an active one: always, until reboot, no; found out when it is asked for
 }

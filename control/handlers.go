@@ -15,7 +15,7 @@ func status(s *Server, _ context.Context, _ *call, _ *none) (StatusReply, error)
 
 func diagnostics(s *Server, _ context.Context, _ *call, _ *none) (DiagnosticsReply, error) {
 	d := DiagnosticsReply{Diagnostics: s.workspace.Diagnostics(), Daemon: s.daemon(), Counters: s.host.Counters()}
-	d.Probes, d.Active = nonNil(d.Probes), nonNil(d.Active)
+	d.Probes, d.Active, d.Degraded = nonNil(d.Probes), nonNil(d.Active), nonNil(d.Degraded)
 	return d, nil
 }
 

@@ -3,6 +3,7 @@
 package overlay_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/hyperfs/hyperfs/overlay"
+	"github.com/hyperfs/hyperfs/strategy"
 	"golang.org/x/sys/unix"
 )
 
@@ -40,27 +42,31 @@ func BenchmarkSnapshot(b *testing.B) {
 }
 
 func BenchmarkRollback(b *testing.B) {
-	for _, files := range []int{1, 100, 1000} {
-		b.Run(fmt.Sprintf("%d modified, %d created", files, files), func(b *testing.B) {
-			dir := b.TempDir()
-			fillMany(b, dir, 5000)
-			w, err := overlay.Open(overlay.Config{Workspace: dir})
-			if err != nil {
-				b.Fatal(err)
-			}
-			defer w.Close()
-			if _, err := w.Snapshot(context.Background(), overlay.SnapshotOptions{}); err != nil {
-				b.Fatal(err)
-			}
-			for b.Loop() {
-				b.StopTimer()
-				dirty(b, w.Tree(), files)
-				b.StartTimer()
-				if _, err := w.Rollback(context.Background(), "", overlay.RollbackOptions{}); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
+	for _, tier := range []strategy.Kind{strategy.Tmpfs, strategy.PosixLink, strategy.PureManifest} {
+		for _, files := range []int{1, 100, 1000} {
+			b.Run(fmt.Sprintf("%s, %d modified, %d created", tier, files, files), func(b *testing.B) { rollbacks(b, tier, files) })
+		}
+	}
+}
+
+func rollbacks(b *testing.B, tier strategy.Kind, files int) {
+	dir := b.TempDir()
+	fillMany(b, dir, 5000)
+	w, err := overlay.Open(overlay.Config{Workspace: dir, Tier: string(tier)})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer w.Close()
+	if _, err := w.Snapshot(context.Background(), overlay.SnapshotOptions{}); err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		b.StopTimer()
+		dirty(b, w.Tree(), files)
+		b.StartTimer()
+		if _, err := w.Rollback(context.Background(), "", overlay.RollbackOptions{}); err != nil {
+			b.Fatal(err)
+		}
 	}
 }
 
@@ -126,5 +132,64 @@ func BenchmarkCreate(b *testing.B) {
 				t.Forget(n, 1)
 			}
 		})
+	}
+}
+
+// BenchmarkFirstWrite opens old files, writes a few bytes into each and closes it, with each tier, and without a checkpoint.
+func BenchmarkFirstWrite(b *testing.B) {
+	for _, size := range []int{4 << 10, 256 << 10} {
+		for _, tier := range []string{"no checkpoint", string(strategy.Tmpfs), string(strategy.PosixLink), string(strategy.PureManifest)} {
+			b.Run(fmt.Sprintf("%d KiB, %s", size>>10, tier), func(b *testing.B) { firstWrites(b, tier, size) })
+		}
+	}
+}
+
+func firstWrites(b *testing.B, tier string, size int) {
+	const files = 200
+	dir := b.TempDir()
+	for i := range files {
+		if err := os.WriteFile(filepath.Join(dir, fmt.Sprint(i)), bytes.Repeat([]byte{1}, size), 0o644); err != nil {
+			b.Fatal(err)
+		}
+	}
+	cfg := overlay.Config{Workspace: dir, NoTmpfs: true, MaxCheckpoints: 1 << 30}
+	if tier != "no checkpoint" {
+		cfg.Tier = tier
+	}
+	w, err := overlay.Open(cfg)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer w.Close()
+	nodes := make([]*overlay.Node, files)
+	for i := range files {
+		if nodes[i], _, err = w.Tree().Lookup(w.Tree().Root(), fmt.Sprint(i)); err != nil {
+			b.Fatal(err)
+		}
+	}
+	last, i := "", files
+	for b.Loop() {
+		if i == files && cfg.Tier != "" {
+			b.StopTimer()
+			c, err := w.Snapshot(context.Background(), overlay.SnapshotOptions{})
+			if err == nil && last != "" {
+				err = w.Drop(context.Background(), last)
+			}
+			if err != nil {
+				b.Fatal(err)
+			}
+			last = c.ID
+			b.StartTimer()
+		}
+		i %= files
+		h, err := w.Tree().Open(nodes[i], unix.O_WRONLY, false, nil)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if _, err := h.WriteAt([]byte("changed"), 100); err != nil {
+			b.Fatal(err)
+		}
+		h.Release()
+		i++
 	}
 }

@@ -6,11 +6,13 @@ import (
 	"cmp"
 	"context"
 	"io"
+	"math"
 	"slices"
 	"time"
 
 	"github.com/hyperfs/hyperfs/checkpoint"
 	"github.com/hyperfs/hyperfs/internal/errs"
+	"github.com/hyperfs/hyperfs/strategy"
 )
 
 // dirtyMax is how far changes are counted for a checkpoint's Dirty field.
@@ -27,7 +29,7 @@ func (w *Workspace) List(o ListOptions) ([]checkpoint.Checkpoint, error) {
 			(o.Subagent == "" || c.Subagent == o.Subagent) &&
 			(o.Agent == "" || c.Agent == o.Agent)
 	})
-	return all, w.countDirty(all)
+	return all, w.describe(all)
 }
 
 // all gives copies of the checkpoints that keep asks for, oldest first.
@@ -42,6 +44,75 @@ func (w *Workspace) all(keep func(*checkpoint.Checkpoint) bool) []checkpoint.Che
 	}
 	slices.SortFunc(list, func(a, b checkpoint.Checkpoint) int { return cmp.Compare(a.Seq, b.Seq) })
 	return list
+}
+
+// describe fills in what is found out when a checkpoint is asked for.
+func (w *Workspace) describe(list []checkpoint.Checkpoint) error {
+	if err := w.countDirty(list); err != nil {
+		return err
+	}
+	return w.judgeRecoverable(list)
+}
+
+// judgeRecoverable fills in what a reboot would do to the checkpoints.
+func (w *Workspace) judgeRecoverable(list []checkpoint.Checkpoint) error {
+	first := checkpoint.Epoch(math.MaxUint64)
+	for _, c := range list {
+		if c.Status == checkpoint.Active {
+			first = min(first, c.Epoch)
+		}
+	}
+	if first == math.MaxUint64 {
+		return nil
+	}
+	volatile, lost, err := w.lastVolatile(first)
+	if err != nil {
+		return err
+	}
+	for i := range list {
+		c := &list[i]
+		switch {
+		case c.Status != checkpoint.Active:
+		case c.Epoch <= lost:
+			c.Recoverable = checkpoint.RecoverableNot
+		case c.Epoch <= volatile:
+			c.Recoverable = checkpoint.RecoverableUntilReboot
+		default:
+			c.Recoverable = checkpoint.RecoverableAlways
+		}
+	}
+	return nil
+}
+
+// lastVolatile gives the latest epoch from first on that has a preimage in RAM, and the latest that had one there that is
+// gone; 0 is none.
+func (w *Workspace) lastVolatile(first checkpoint.Epoch) (volatile, lost checkpoint.Epoch, err error) {
+	var inRAM, onDisk map[string]bool // listed when the first volatile reference is met
+	err = w.store.EachContent(first, func(e checkpoint.Epoch, c checkpoint.Content) error {
+		if !c.Ref.Tier.Volatile() {
+			return nil
+		}
+		if inRAM == nil {
+			inRAM, onDisk = map[string]bool{}, map[string]bool{}
+			if err := w.tiers.list(func(ref strategy.Ref, _ int64) error {
+				if ref.Tier.Volatile() {
+					inRAM[ref.Name] = true
+				} else {
+					onDisk[ref.Name] = true
+				}
+				return nil
+			}); err != nil {
+				return err
+			}
+		}
+		if inRAM[c.Ref.Name] {
+			volatile = e
+		} else if !onDisk[c.Ref.Name] {
+			lost = e
+		}
+		return nil
+	})
+	return volatile, lost, err
 }
 
 // countDirty fills in how much changed between each checkpoint and the next epoch that one of them needs.
@@ -69,20 +140,24 @@ func (w *Workspace) Get(id string) (checkpoint.Checkpoint, error) {
 	if err := w.check("show"); err != nil {
 		return checkpoint.Checkpoint{}, err
 	}
-	w.list.RLock()
-	c, ok := w.checkpoints[id]
-	var found checkpoint.Checkpoint
-	if ok {
-		found = *c
-	}
-	w.list.RUnlock()
+	c, ok := w.find(id)
 	if !ok {
-		return checkpoint.Checkpoint{}, errs.New(errs.NotFound, "find checkpoint", id, "there is no such checkpoint").
+		return c, errs.New(errs.NotFound, "find checkpoint", id, "there is no such checkpoint").
 			WithHint("`hyperfs list` shows them")
 	}
-	list := []checkpoint.Checkpoint{found}
-	err := w.countDirty(list)
+	list := []checkpoint.Checkpoint{c}
+	err := w.describe(list)
 	return list[0], err
+}
+
+// find is Get without what has to be found out.
+func (w *Workspace) find(id string) (c checkpoint.Checkpoint, ok bool) {
+	w.list.RLock()
+	defer w.list.RUnlock()
+	if have := w.checkpoints[id]; have != nil {
+		return *have, true
+	}
+	return c, false
 }
 
 // Lineage gives the checkpoint and its ancestors, oldest first, as far back as there are records.
@@ -177,8 +252,8 @@ func (w *Workspace) retire(ctx context.Context, id, op string, status checkpoint
 	if err := ctx.Err(); err != nil {
 		return checkpoint.Checkpoint{}, err
 	}
-	c, err := w.Get(id)
-	if err != nil {
+	c, ok := w.find(id)
+	if !ok {
 		return c, errs.New(errs.NotFound, op, id, "there is no such checkpoint").WithHint("`hyperfs list` shows them")
 	}
 	if c.Status != checkpoint.Active {
@@ -187,7 +262,7 @@ func (w *Workspace) retire(ctx context.Context, id, op string, status checkpoint
 	c.Status, c.UpdatedAt = status, time.Now()
 	// A new epoch begins, so that no record of the current one has to be told apart from those that are folded.
 	w.tree.mu.Lock()
-	err = w.beginEpoch(func(tx *checkpoint.Tx, _ checkpoint.Epoch) error { return tx.PutCheckpoint(c) }, func() {})
+	err := w.beginEpoch(func(tx *checkpoint.Tx, _ checkpoint.Epoch) error { return tx.PutCheckpoint(c) }, func() {})
 	if err == nil {
 		w.list.Lock()
 		*w.checkpoints[id] = c

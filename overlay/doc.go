@@ -30,4 +30,5 @@
 //  5. Tree.trashMu: names in the trash.
 //  6. Tree.openMu, Tree.nodesMu and dirCache.mu: short, and no system call but close is made under them. dirCache.mu
 //     comes after nodesMu.
+//  7. tiers.degrading, then tiers.mu: which tier is in use. The first is held while a preimage is saved in another tier.
 package overlay

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/hyperfs/hyperfs/internal/testfs"
 	"github.com/hyperfs/hyperfs/internal/treestate"
 	"github.com/hyperfs/hyperfs/overlay"
+	"github.com/hyperfs/hyperfs/strategy"
 	"golang.org/x/sys/unix"
 )
 
@@ -173,47 +175,62 @@ func TestSnapshotRefusesMoreThanTheLimit(t *testing.T) {
 // storeFiles gives the names in a directory of the store.
 func (s *space) storeFiles(sub string) []string {
 	s.Helper()
-	names, err := filepath.Glob(filepath.Join(s.dir, overlay.StoreName, sub, "*"))
+	return s.glob(filepath.Join(s.dir, overlay.StoreName, sub, "*"))
+}
+
+// preimages gives the files of all preimages, in the store and in RAM.
+func (s *space) preimages() []string {
+	s.Helper()
+	return append(s.storeFiles("backup"), s.glob(filepath.Join(s.cfg.TmpfsDir, "*", "*"))...)
+}
+
+func (s *space) glob(pattern string) []string {
+	s.Helper()
+	names, err := filepath.Glob(pattern)
 	if err != nil {
 		s.Fatal(err)
 	}
-	return names
+	return slices.DeleteFunc(names, func(name string) bool { return strings.HasPrefix(filepath.Base(name), ".") })
 }
 
 func TestDamageStopsARollbackBeforeItTouchesAnything(t *testing.T) {
 	damages := map[string]func(s *space){
-		"a flipped bit in a preimage": func(s *space) { flip(s.T, s.storeFiles("backup")[0]) },
-		"a missing preimage":          func(s *space) { s.ok(os.Remove(s.storeFiles("backup")[0])) },
-		"a short preimage":            func(s *space) { s.ok(os.Truncate(s.storeFiles("backup")[0], 1)) },
+		"a flipped bit in a preimage": func(s *space) { flip(s.T, s.preimages()[0]) },
+		"a missing preimage":          func(s *space) { s.ok(os.Remove(s.preimages()[0])) },
+		"a short preimage":            func(s *space) { s.ok(os.Truncate(s.preimages()[0], 1)) },
 		"a flipped bit in the trash":  func(s *space) { flip(s.T, s.storeFiles("trash")[0]) },
 		"a file gone from the trash":  func(s *space) { s.ok(os.Remove(s.storeFiles("trash")[0])) },
 	}
-	for name, damage := range damages {
-		t.Run(name, func(t *testing.T) {
-			s := newSpace(t, fillSmall)
-			id := s.snapshot()
-			s.overwrite("b.txt", "X", 0)
-			s.unlink("dir/sub/d.txt")
-			s.write("new", "new")
-			damage(s)
-			changed := s.state()
-			_, err := s.w.Rollback(context.Background(), id, overlay.RollbackOptions{})
-			wantCode(t, err, errs.Integrity)
-			var e *errs.Error
-			if !errors.As(err, &e) || e.On != "b.txt" && e.On != "dir/sub/d.txt" {
-				t.Errorf("the error does not name the file: %v", err)
-			}
-			for _, d := range treestate.Diff(changed, s.state()) {
-				t.Error(d)
-			}
-			if c, err := s.w.Get(id); err != nil || c.Status != "active" {
-				t.Errorf("the checkpoint is %s, %v", c.Status, err)
-			}
-			problems, err := s.w.Fsck(context.Background(), true)
-			if err != nil || len(problems) == 0 {
-				t.Errorf("fsck found nothing, %v", err)
-			}
-		})
+	for _, tier := range []strategy.Kind{strategy.Tmpfs, strategy.PureManifest} {
+		for name, damage := range damages {
+			t.Run(string(tier)+", "+name, func(t *testing.T) { damageStopsARollback(t, tier, damage) })
+		}
+	}
+}
+
+func damageStopsARollback(t *testing.T, tier strategy.Kind, damage func(s *space)) {
+	s := spaceWith(t, overlay.Config{Workspace: filled(t, t.TempDir())(), Tier: string(tier)})
+	id := s.snapshot()
+	s.overwrite("b.txt", "X", 0)
+	s.unlink("dir/sub/d.txt")
+	s.write("new", "new")
+	damage(s)
+	changed := s.state()
+	_, err := s.w.Rollback(context.Background(), id, overlay.RollbackOptions{})
+	wantCode(t, err, errs.Integrity)
+	var e *errs.Error
+	if !errors.As(err, &e) || e.On != "b.txt" && e.On != "dir/sub/d.txt" {
+		t.Errorf("the error does not name the file: %v", err)
+	}
+	for _, d := range treestate.Diff(changed, s.state()) {
+		t.Error(d)
+	}
+	if c, err := s.w.Get(id); err != nil || c.Status != "active" {
+		t.Errorf("the checkpoint is %s, %v", c.Status, err)
+	}
+	problems, err := s.w.Fsck(context.Background(), true)
+	if err != nil || len(problems) == 0 {
+		t.Errorf("fsck found nothing, %v", err)
 	}
 }
 

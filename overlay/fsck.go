@@ -141,19 +141,27 @@ func (f *fsck) trash(context.Context) error {
 
 func (f *fsck) backups(context.Context) error {
 	have := map[string]bool{}
-	err := f.w.tiers.List(func(name string, _ int64) error {
-		have[name] = true
-		if _, ok := f.all.Contents[name]; !ok {
-			f.found("backup/"+name, "no record names it; `hyperfs gc` frees it")
+	err := f.w.tiers.list(func(ref strategy.Ref, _ int64) error {
+		have[ref.Name] = true
+		if _, ok := f.all.Contents[ref.Name]; !ok {
+			f.found(placeOf(ref), "no record names it; `hyperfs gc` frees it")
 		}
 		return nil
 	})
 	for name, ref := range f.all.Contents {
 		if !have[name] {
-			f.found("backup/"+name, "a record names it and it is missing")
+			f.found(placeOf(ref), "a record names it and it is missing")
 		} else if f.deep {
-			f.content("backup/"+name, ref)
+			f.content(placeOf(ref), ref)
 		}
 	}
 	return err
+}
+
+// placeOf is where a user would look for a preimage.
+func placeOf(ref strategy.Ref) string {
+	if ref.Tier.Volatile() {
+		return string(ref.Tier) + "/" + ref.Name
+	}
+	return "backup/" + ref.Name
 }

@@ -246,12 +246,12 @@ func (w *Workspace) sweepTrash(all *checkpoint.Named, res *GCResult) error {
 }
 
 func (w *Workspace) sweepBackups(all *checkpoint.Named, res *GCResult) error {
-	return w.tiers.List(func(name string, size int64) error {
-		if _, ok := all.Contents[name]; ok {
+	return w.tiers.list(func(ref strategy.Ref, size int64) error {
+		if _, ok := all.Contents[ref.Name]; ok {
 			return nil
 		}
-		if err := w.tiers.Remove(strategy.Ref{Tier: w.tiers.Kind(), Name: name}); err != nil {
-			w.log.Warn("a preimage can't be removed", "name", name, "err", err)
+		if err := w.tiers.removeAt(ref); err != nil {
+			w.log.Warn("a preimage can't be removed", "name", ref.Name, "err", err)
 			return nil
 		}
 		res.Backups++

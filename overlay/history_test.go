@@ -100,7 +100,7 @@ func TestRoundsDoNotGrowTheStore(t *testing.T) {
 		if _, err := s.w.GC(context.Background()); err != nil {
 			t.Fatal(err)
 		}
-		if size := [2]int{len(s.storeFiles("trash")), len(s.storeFiles("backup"))}; round == 10 {
+		if size := [2]int{len(s.storeFiles("trash")), len(s.preimages())}; round == 10 {
 			after10 = size
 		} else if round > 10 && size != after10 {
 			t.Fatalf("in round %d there are %v files in trash and backup, in round 10 %v", round, size, after10)
@@ -128,7 +128,7 @@ func TestPromoteAndDropFreeEverything(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.same(state)
-	if n := len(s.storeFiles("trash")) + len(s.storeFiles("backup")); n != 0 {
+	if n := len(s.storeFiles("trash")) + len(s.preimages()); n != 0 {
 		t.Errorf("%d files are left in the store", n)
 	}
 }

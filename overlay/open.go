@@ -5,8 +5,6 @@ package overlay
 import (
 	"slices"
 
-	"github.com/hyperfs/hyperfs/checkpoint"
-	"github.com/hyperfs/hyperfs/internal/crash"
 	"golang.org/x/sys/unix"
 )
 
@@ -32,7 +30,8 @@ const (
 	// directCopyMax is the size up to which a preimage is copied at the open, so that writes may bypass the
 	// daemon. A larger file, that may be opened for writing and never written, is copied at the first write, which the daemon must see then.
 	directCopyMax = 1 << 20
-	// replaceMin is the size from which truncating a file to nothing replaces its inode, so that the old one needs no copy.
+	// replaceMin is the size from which truncating a file to nothing replaces its inode, so that the old one needs no copy. With
+	// the tier posix-link it is done for every file.
 	replaceMin = 64 << 10
 )
 
@@ -81,10 +80,15 @@ func (t *Tree) openForWrite(n *Node, flags int, direct bool) (*Handle, error) {
 				return nil, err
 			}
 		}
-	} else if direct {
-		var err error
-		if direct, err = t.protectForDirect(n); err != nil {
+	} else {
+		if _, err := t.replaceForWrite(n); err != nil {
 			return nil, err
+		}
+		if direct {
+			var err error
+			if direct, err = t.protectForDirect(n); err != nil {
+				return nil, err
+			}
 		}
 	}
 	fd, err := t.openData(n, flags)
@@ -288,108 +292,4 @@ func (t *Tree) giveTmpfile(c *Caller, dirfd, fd int, st *unix.Statx_t) error {
 		return err
 	}
 	return statFd(fd, st)
-}
-
-// replaceForTruncate puts a new, empty inode in the place of an old one that is about to be emptied: the old one goes
-// to the trash whole, without a copy. It is done only where nobody can notice but by the inode number: the file has
-// one name and no handle. The caller holds n.mu.
-func (t *Tree) replaceForTruncate(n *Node) (bool, error) {
-	if !t.protecting || !n.regular || t.cheapSave() || n.newIn.Load() == uint64(t.epoch) ||
-		n.contentIn.Load() == uint64(t.epoch) || t.isOpen(n) {
-		return false, nil
-	}
-	parent, name, ok := t.slotOf(n)
-	if !ok {
-		return false, nil
-	}
-	var st unix.Statx_t
-	if err := t.stat(n, &st); err != nil {
-		return false, err
-	}
-	if st.Nlink != 1 || st.Size < replaceMin {
-		return false, nil
-	}
-	parent.mu.Lock()
-	defer parent.mu.Unlock()
-	if p, nm, ok := t.slotOf(n); !ok || p != parent || nm != name {
-		return false, nil // renamed meanwhile
-	}
-	return t.replaceInode(n, parent, name, &st)
-}
-
-// replaceInode does it. Whatever stands in its way is left to a copy, but a failure of the log.
-func (t *Tree) replaceInode(n, parent *Node, name string, st *unix.Statx_t) (bool, error) {
-	isNew := false
-	err := t.record(func(l *logTx) (err error) {
-		isNew, err = t.isNew(l, n)
-		return err
-	})
-	if err != nil || isNew {
-		return false, err
-	}
-	d, err := t.openDirRef(parent)
-	if err != nil {
-		return false, err
-	}
-	defer d.done()
-	tmp, err := t.emptyTwin(n, st)
-	if err != nil {
-		return false, nil
-	}
-	var dirSt, tmpSt unix.Statx_t
-	ok := statFd(d.fd, &dirSt) == nil && statAt(t.tmpFd, tmp, &tmpSt) == nil && unix.Faccessat(d.fd, ".", unix.W_OK, unix.AT_EACCESS) == nil
-	if ok {
-		if err := t.record(func(l *logTx) error { return t.recordSlot(l, parent, name, t.occupantOf(st)) }); err != nil {
-			_ = unix.Unlinkat(t.tmpFd, tmp, 0)
-			return false, err
-		}
-		id := t.idOf(st)
-		crash.Point("truncate-recorded")
-		linked, err := t.linkToTrash(d.fd, name, id)
-		crash.Point("truncate-linked")
-		ok = err == nil
-		if ok {
-			if err := unix.Renameat(t.tmpFd, tmp, d.fd, name); err != nil {
-				ok = false
-				if linked {
-					_ = unix.Unlinkat(t.trashFd, id.String(), 0)
-				}
-			}
-		}
-	}
-	if !ok {
-		_ = unix.Unlinkat(t.tmpFd, tmp, 0)
-		return false, nil
-	}
-	_ = setMtime(d.fd, nsOf(dirSt.Mtime)) // writing a file does not change its directory
-	t.replaceIdentity(n, t.idOf(&tmpSt))
-	n.attrIn.Store(0)
-	n.contentIn.Store(0)
-	n.xattrIn.Store(0)
-	n.oldIn.Store(0)
-	n.newIn.Store(uint64(t.epoch))
-	t.notifyLater(parent, func() { t.notifier.InvalInode(parent) }) // its listing shows the old inode number
-	return true, nil
-}
-
-// emptyTwin makes an empty file in the store that has mode, owner and xattrs of n.
-func (t *Tree) emptyTwin(n *Node, st *unix.Statx_t) (name string, err error) {
-	xs, err := t.readXattrs(n)
-	if err != nil {
-		return "", err
-	}
-	name = t.tempName()
-	fd, err := unix.Openat(t.tmpFd, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o600)
-	if err != nil {
-		return "", err
-	}
-	defer unix.Close(fd)
-	a := checkpoint.Attr{Mode: uint32(st.Mode), UID: st.Uid, GID: st.Gid, Mtime: nsOf(st.Mtime)}
-	if err = applyOwnerAndMode(fd, a); err == nil {
-		err = applyXattrs(procPath(fd), xs)
-	}
-	if err != nil {
-		_ = unix.Unlinkat(t.tmpFd, name, 0)
-	}
-	return name, err
 }

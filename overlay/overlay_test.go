@@ -20,6 +20,7 @@ import (
 type space struct {
 	*testing.T
 	dir string
+	cfg overlay.Config
 	w   *overlay.Workspace
 	tr  *overlay.Tree
 }
@@ -35,15 +36,34 @@ func newSpace(t *testing.T, fill func(dir string)) *space {
 
 func spaceAt(t *testing.T, dir string) *space {
 	t.Helper()
-	s := &space{T: t, dir: dir}
+	return spaceWith(t, overlay.Config{Workspace: dir})
+}
+
+// spaceWith opens a workspace. Its preimages in RAM are in a directory of their own, unless the configuration names one.
+func spaceWith(t *testing.T, cfg overlay.Config) *space {
+	t.Helper()
+	if cfg.TmpfsDir == "" {
+		cfg.TmpfsDir = ramDir(t)
+	}
+	s := &space{T: t, dir: cfg.Workspace, cfg: cfg}
 	s.open()
 	t.Cleanup(func() { _ = s.w.Close() })
 	return s
 }
 
+func ramDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/dev/shm", "hyperfs-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
 func (s *space) open() {
 	s.Helper()
-	w, err := overlay.Open(overlay.Config{Workspace: s.dir})
+	w, err := overlay.Open(s.cfg)
 	if err != nil {
 		s.Fatal(err)
 	}

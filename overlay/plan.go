@@ -8,6 +8,7 @@ import (
 
 	"github.com/hyperfs/hyperfs/checkpoint"
 	"github.com/hyperfs/hyperfs/internal/errs"
+	"github.com/hyperfs/hyperfs/strategy"
 	"golang.org/x/sys/unix"
 )
 
@@ -349,11 +350,15 @@ func (p *plan) planInode(r *inodeRestore) error {
 	r.xattrs, r.hasX = p.view.fold.Xattrs[r.id]
 	if c, ok := p.view.fold.Contents[r.id]; ok {
 		r.content = &c
-		r.replace = r.slot.Name != "" && !p.t.isOpen(n) && p.namesAfter(r.id, &st) == 1
+		r.replace = !cheapInPlace(c.Ref) && r.slot.Name != "" && !p.t.isOpen(n) && p.namesAfter(r.id, &st) == 1
 	}
 	p.inodes = append(p.inodes, r)
 	return nil
 }
+
+// cheapInPlace reports whether a content is better written back into its inode than put into a new one. From RAM it has to be copied in
+// any case, and for a small file making another one costs more than keeping what it holds now for the undo.
+func cheapInPlace(ref strategy.Ref) bool { return ref.Tier.Volatile() && ref.Size <= replaceMin }
 
 // namesAfter gives how many names an inode will have when all slots hold what they should.
 func (p *plan) namesAfter(id checkpoint.ID, st *unix.Statx_t) int {

@@ -352,7 +352,7 @@ func (t *Tree) saveContent(n *Node) error {
 // save puts content away under a name that no other preimage has or had since the tree was opened.
 func (t *Tree) save(f *os.File, id checkpoint.ID) (checkpoint.Content, error) {
 	name := fmt.Sprintf("%x-%s-%x", uint64(t.epoch), id, t.tempNum.Add(1))
-	ref, err := t.tier.Save(f, name)
+	ref, err := t.tier.save(f, name)
 	if err != nil {
 		t.log.Error("a preimage can't be saved", "err", err)
 		return checkpoint.Content{}, plainErrno(err)

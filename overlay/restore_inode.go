@@ -103,8 +103,9 @@ func (r *restorer) stage(i *inodeRestore) error {
 		}
 	}
 	name := r.t.tempName()
-	// A preimage without a checksum is recognised by its mtime, which the workspace's file gets another one of.
-	i.share = i.content.Ref.HasSum && !r.neededElsewhere(i)
+	// A preimage without a checksum is recognised by its mtime, which the workspace's file gets another one of; RAM is another
+	// filesystem, and may fail to free it.
+	i.share = i.content.Ref.HasSum && !i.content.Ref.Tier.Volatile() && !r.neededElsewhere(i)
 	if err := r.t.tier.materialize(i.content.Ref, r.t.tmpFd, name, i.share); err != nil {
 		return err
 	}

@@ -61,8 +61,8 @@ func (w *Workspace) target(id string) (checkpoint.Checkpoint, error) {
 		}
 		return c, nil
 	}
-	c, err := w.Get(id)
-	if err != nil {
+	c, ok := w.find(id)
+	if !ok {
 		return c, errs.New(errs.NotFound, "rollback", id, "there is no such checkpoint").WithHint("`hyperfs list` shows them")
 	}
 	if c.Status != checkpoint.Active {

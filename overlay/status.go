@@ -6,6 +6,7 @@ import (
 	"os"
 
 	"github.com/hyperfs/hyperfs/checkpoint"
+	"github.com/hyperfs/hyperfs/strategy"
 )
 
 // statusMax is how far changes are counted for a status.
@@ -43,14 +44,20 @@ func (w *Workspace) Diagnostics() Diagnostics {
 	t.mu.RLock()
 	d.Epoch = t.epoch
 	t.mu.RUnlock()
-	d.Probes = w.tiers.probes
+	d.Probes, d.Degraded = w.tiers.probes, w.tiers.degrades()
 	d.Active = w.all(func(c *checkpoint.Checkpoint) bool { return c.Status == checkpoint.Active })
-	if err := w.countDirty(d.Active); err != nil {
-		w.log.Error("the undo log can't be counted", "err", err)
+	if err := w.describe(d.Active); err != nil {
+		w.log.Error("the undo log can't be read", "err", err)
 	}
 	d.StoreBytes = w.store.Bytes()
 	_ = eachName(t.trashFd, func(string) error { d.TrashFiles++; return nil })
-	_ = w.tiers.List(func(string, int64) error { d.Backups++; return nil })
+	_ = w.tiers.list(func(ref strategy.Ref, _ int64) error {
+		d.Backups++
+		if ref.Tier.Volatile() {
+			d.InRAM++
+		}
+		return nil
+	})
 	t.nodesMu.RLock()
 	d.Nodes = len(t.nodes)
 	t.nodesMu.RUnlock()

@@ -5,95 +5,301 @@ package overlay
 import (
 	"errors"
 	"fmt"
+	"io/fs"
+	"log/slog"
 	"os"
+	"slices"
 	"sync"
+	"time"
 
+	"github.com/hyperfs/hyperfs/internal/crash"
 	"github.com/hyperfs/hyperfs/strategy"
+	"golang.org/x/sys/unix"
 )
 
 // tiers are the tier that new preimages go to, and those that older ones may be in.
 type tiers struct {
-	strategy.Strategy
 	probes []strategy.Probe
-	dir    *os.File
+	dir    *os.File // of the durable preimages
 	opts   strategy.Options
+	noRAM  bool // no preimage goes to RAM unless the tier in use is there already
+	log    *slog.Logger
 
-	mu     sync.Mutex // guards others
-	others map[strategy.Kind]strategy.Strategy
+	degrading sync.Mutex // held by whoever looks for a tier that works; after all locks of doc.go
+
+	mu       sync.RWMutex // after degrading
+	current  strategy.Strategy
+	opened   map[strategy.Kind]strategy.Strategy // with current
+	degraded []Degraded
 }
 
-func openTiers(kind strategy.Kind, dir *os.File, o strategy.Options) (*tiers, error) {
+func openTiers(kind strategy.Kind, dir *os.File, o strategy.Options, log *slog.Logger) (*tiers, error) {
+	automatic := kind == "" || kind == strategy.Auto
+	noRAM := o.NoRAM || o.Sync || !automatic // who asks for a durable tier gets no other
+	if !automatic {
+		o.NoRAM = kind != strategy.Tmpfs
+	}
 	s, probes, err := strategy.Open(kind, dir, o)
 	if err != nil {
 		return nil, err
 	}
-	return &tiers{Strategy: s, probes: probes, dir: dir, opts: o, others: map[strategy.Kind]strategy.Strategy{}}, nil
+	return &tiers{probes: probes, dir: dir, opts: o, noRAM: noRAM, log: log,
+		current: s, opened: map[strategy.Kind]strategy.Strategy{s.Kind(): s}}, nil
 }
 
-// of gives the tier that holds a preimage.
-func (t *tiers) of(ref strategy.Ref) (strategy.Strategy, error) {
-	if ref.Tier == t.Kind() {
-		return t.Strategy, nil
+func (t *tiers) saver() strategy.Strategy {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.current
+}
+
+// Kind is the tier that new preimages go to.
+func (t *tiers) Kind() strategy.Kind { return t.saver().Kind() }
+
+// at gives a tier for what it saved earlier. ErrMissing says that it holds nothing any more.
+func (t *tiers) at(kind strategy.Kind) (strategy.Strategy, error) {
+	t.mu.RLock()
+	s := t.opened[kind]
+	t.mu.RUnlock()
+	if s != nil {
+		return s, nil
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if s := t.others[ref.Tier]; s != nil {
+	if s := t.opened[kind]; s != nil {
 		return s, nil
 	}
-	s, _, err := strategy.Open(ref.Tier, t.dir, t.opts)
+	s, err := strategy.OpenSaved(kind, t.dir, t.opts)
 	if err != nil {
-		return nil, fmt.Errorf("the tier %s that holds a preimage is out of reach: %w", ref.Tier, err)
+		return nil, fmt.Errorf("the tier %s that holds a preimage is out of reach: %w", kind, err)
 	}
-	t.others[ref.Tier] = s
+	t.opened[kind] = s
 	return s, nil
 }
 
-func (t *tiers) verify(ref strategy.Ref) error {
-	s, err := t.of(ref)
-	if err != nil {
+// use runs fn with the tier that holds a preimage. What was in RAM may have been moved to disk since (see settle).
+func (t *tiers) use(ref strategy.Ref, fn func(strategy.Strategy, strategy.Ref) error) error {
+	s, err := t.at(ref.Tier)
+	if err == nil {
+		err = fn(s, ref)
+	}
+	if !ref.Tier.Volatile() || !errors.Is(err, strategy.ErrMissing) {
 		return err
 	}
-	return s.Verify(ref)
+	settled := onDisk(ref)
+	if s, onDiskErr := t.at(settled.Tier); onDiskErr != nil {
+		return errors.Join(err, onDiskErr)
+	} else if onDiskErr = fn(s, settled); !errors.Is(onDiskErr, strategy.ErrMissing) {
+		return onDiskErr
+	}
+	return fmt.Errorf("it was in RAM, and a reboot or somebody took it: %w", strategy.ErrMissing)
+}
+
+// onDisk is the reference of a volatile preimage that was moved to disk.
+func onDisk(ref strategy.Ref) strategy.Ref {
+	ref.Tier = strategy.PureManifest
+	return ref
+}
+
+func (t *tiers) verify(ref strategy.Ref) error {
+	return t.use(ref, func(s strategy.Strategy, ref strategy.Ref) error { return s.Verify(ref) })
 }
 
 func (t *tiers) restore(ref strategy.Ref, dst *os.File) error {
-	s, err := t.of(ref)
-	if err != nil {
-		return err
-	}
-	return s.Restore(ref, dst)
+	return t.use(ref, func(s strategy.Strategy, ref strategy.Ref) error { return s.Restore(ref, dst) })
 }
 
 func (t *tiers) materialize(ref strategy.Ref, dirfd int, name string, share bool) error {
-	s, err := t.of(ref)
-	if err != nil {
+	return t.use(ref, func(s strategy.Strategy, ref strategy.Ref) error { return s.Materialize(ref, dirfd, name, share) })
+}
+
+func (t *tiers) open(ref strategy.Ref) (f *os.File, err error) {
+	err = t.use(ref, func(s strategy.Strategy, ref strategy.Ref) (err error) {
+		f, err = s.Open(ref)
 		return err
-	}
-	return s.Materialize(ref, dirfd, name, share)
+	})
+	return f, err
 }
 
-func (t *tiers) open(ref strategy.Ref) (*os.File, error) {
-	s, err := t.of(ref)
-	if err != nil {
-		return nil, err
-	}
-	return s.Open(ref)
-}
-
+// remove frees a preimage, wherever it is.
 func (t *tiers) remove(ref strategy.Ref) error {
-	s, err := t.of(ref)
+	err := t.removeAt(ref)
+	if ref.Tier.Volatile() {
+		err = errors.Join(err, t.removeAt(onDisk(ref)))
+	}
+	return err
+}
+
+func (t *tiers) removeAt(ref strategy.Ref) error {
+	s, err := t.at(ref.Tier)
+	if errors.Is(err, strategy.ErrMissing) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}
 	return s.Remove(ref)
 }
 
+// list calls fn for every preimage of every tier. ref is no more than what remove needs. What is in RAM and on disk
+// comes twice.
+func (t *tiers) list(fn func(ref strategy.Ref, size int64) error) error {
+	for _, kind := range []strategy.Kind{strategy.PureManifest, strategy.Tmpfs} {
+		s, err := t.at(kind)
+		if kind.Volatile() && err != nil {
+			continue // there is nothing, or nothing that could be had
+		}
+		if err != nil {
+			return err
+		}
+		err = s.List(func(name string, size int64) error { return fn(strategy.Ref{Tier: kind, Name: name}, size) })
+		if err != nil && !(kind.Volatile() && errors.Is(err, fs.ErrNotExist)) { // somebody has removed the whole directory
+			return err
+		}
+	}
+	return nil
+}
+
+// settle moves what is in RAM to disk, so that it survives a reboot. What can't be moved stays where it is. Nothing may be
+// saved meanwhile.
+func (t *tiers) settle() error {
+	s, err := t.at(strategy.Tmpfs)
+	if err != nil {
+		return nil
+	}
+	return s.List(func(name string, size int64) error {
+		return t.settleOne(s, strategy.Ref{Tier: strategy.Tmpfs, Name: name, Size: size})
+	})
+}
+
+func (t *tiers) settleOne(from strategy.Strategy, ref strategy.Ref) error {
+	to, err := t.at(strategy.PureManifest)
+	if err != nil {
+		return err
+	}
+	f, err := from.Open(ref)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	_, err = to.Save(f, ref.Name)
+	if errors.Is(err, fs.ErrExist) { // cut off by a kill, and perhaps incomplete
+		if err = to.Remove(onDisk(ref)); err == nil {
+			_, err = to.Save(f, ref.Name)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	crash.Point("settle-saved")
+	return from.Remove(ref)
+}
+
 func (t *tiers) close() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	err := t.Strategy.Close()
-	for _, s := range t.others {
+	var err error
+	for _, s := range t.opened {
 		err = errors.Join(err, s.Close())
 	}
 	return errors.Join(err, t.dir.Close())
+}
+
+// save puts the content of f away under a name, in the tier in use or, if that fails, in the next one that works.
+func (t *tiers) save(f *os.File, name string) (strategy.Ref, error) {
+	for {
+		s := t.saver()
+		ref, err := s.Save(f, name)
+		if err == nil || !tierFailed(err) {
+			return ref, err
+		}
+		if ref, err, moved := t.degrade(s, f, name, err); !moved {
+			return ref, err
+		}
+	}
+}
+
+// degrade saves in a tier below one that failed, and makes the first that takes the preimage the tier in use. moved says that somebody else has changed
+// the tier in use meanwhile. If none takes it, the tier in use stays: it may have been the file's own fault.
+func (t *tiers) degrade(from strategy.Strategy, f *os.File, name string, cause error) (_ strategy.Ref, err error, moved bool) {
+	t.degrading.Lock()
+	defer t.degrading.Unlock()
+	if t.saver() != from {
+		return strategy.Ref{}, nil, true
+	}
+	for _, kind := range t.below(from.Kind()) {
+		next, err := t.openToSave(kind)
+		if err != nil {
+			continue
+		}
+		ref, err := next.Save(f, name)
+		if err == nil {
+			t.moveTo(next, from.Kind(), cause)
+			return ref, nil, false
+		}
+	}
+	return strategy.Ref{}, noTierLeft(cause), false
+}
+
+// below gives the tiers to move to when one fails, best first.
+func (t *tiers) below(kind strategy.Kind) []strategy.Kind {
+	all := strategy.Kinds()
+	return slices.DeleteFunc(all[slices.Index(all, kind)+1:], func(k strategy.Kind) bool { return t.noRAM && k.Volatile() })
+}
+
+// openToSave opens a tier that works. The caller holds degrading.
+func (t *tiers) openToSave(kind strategy.Kind) (strategy.Strategy, error) {
+	t.mu.RLock()
+	s := t.opened[kind]
+	t.mu.RUnlock()
+	if s != nil {
+		return s, nil // if it does not work, Save says so
+	}
+	s, _, err := strategy.Open(kind, t.dir, t.opts)
+	if err != nil {
+		return nil, err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if other := t.opened[kind]; other != nil { // for reading, meanwhile
+		return other, s.Close()
+	}
+	t.opened[kind] = s
+	return s, nil
+}
+
+func (t *tiers) moveTo(next strategy.Strategy, from strategy.Kind, cause error) {
+	t.log.Warn("the tier failed; preimages go to the next one from now on", "tier", from, "next", next.Kind(), "err", cause)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.current = next
+	t.degraded = append(t.degraded, Degraded{From: string(from), To: string(next.Kind()), Reason: cause.Error(), At: time.Now()})
+}
+
+// degrades gives what has failed so far.
+func (t *tiers) degrades() []Degraded {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return slices.Clone(t.degraded)
+}
+
+// tierErrors are what a tier says that can't take a preimage now, whatever the file.
+var tierErrors = []error{
+	unix.ENOSPC, unix.EDQUOT, unix.EROFS, unix.EIO, unix.ENOENT, unix.ENOTDIR, unix.EACCES, unix.EPERM,
+	unix.ENODEV, unix.ENXIO, unix.ESTALE, unix.ENOTCONN,
+}
+
+func tierFailed(err error) bool {
+	return slices.ContainsFunc(tierErrors, func(target error) bool { return errors.Is(err, target) })
+}
+
+// noTierLeft is what the program gets when no tier takes the preimage: there is no room for it, for whatever
+// reason. EIO stays: it may be the file that can't be read.
+func noTierLeft(err error) error {
+	for _, plain := range []error{unix.ENOSPC, unix.EDQUOT, unix.EIO} {
+		if errors.Is(err, plain) {
+			return err
+		}
+	}
+	return fmt.Errorf("%w: %w", unix.ENOSPC, err)
 }

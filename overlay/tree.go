@@ -46,6 +46,7 @@ type Tree struct {
 	births                 bool   // birth times are stable
 	canMoveDirs            bool   // a directory can be renamed into the trash
 	renameOverFull         error  // what a rename over a directory with entries gives
+	syncCopies             bool   // a copy must be on disk before it takes the place of an old file
 	privileged             bool   // the daemon is root: it gives new files to the caller
 	root                   *Node
 	dirs                   *dirCache
@@ -89,6 +90,7 @@ func newTree(store *checkpoint.Store, tier *tiers, log *slog.Logger, rootFd, tra
 	}
 	t.births = fs.Type != overlayfsMagic // there it changes when a file is copied up
 	t.canMoveDirs = fs.Type != overlayfsMagic
+	t.syncCopies = tier.opts.Sync || fs.Type != unix.EXT4_SUPER_MAGIC && fs.Type != unix.TMPFS_MAGIC // ext4 sees to that itself: auto_da_alloc in ext4(5)
 	t.privileged = unix.Geteuid() == 0
 	t.renameOverFull = unix.ENOTEMPTY
 	if fs.Type == unix.XFS_SUPER_MAGIC {

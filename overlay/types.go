@@ -24,6 +24,8 @@ type Config struct {
 	Workspace      string       // an existing directory
 	Store          string       // where the undo log and the trash are; "" means <workspace>/.hyperfs
 	Tier           string       // a strategy.Kind, or "auto" or "" for the first that works
+	NoTmpfs        bool         // "auto" does not take the tier tmpfs, and nothing degrades to it
+	TmpfsDir       string       // where the tier tmpfs keeps preimages; "" means below /dev/shm, see strategy.Options
 	MaxCheckpoints int          // active checkpoints, at most; 0 means 1024
 	Sync           bool         // preimages and records survive power loss, not only the end of the daemon
 	Logger         *slog.Logger // nil means none
@@ -180,14 +182,24 @@ type Diagnostics struct {
 	Status
 	Epoch       checkpoint.Epoch        `json:"epoch"`
 	Probes      []strategy.Probe        `json:"probes"`
+	Degraded    []Degraded              `json:"degraded"` // oldest first
 	Active      []checkpoint.Checkpoint `json:"active"`
 	StoreBytes  int64                   `json:"store_bytes"`
 	TrashFiles  int                     `json:"trash_files"`
-	Backups     int                     `json:"backups"`
+	Backups     int                     `json:"backups"` // preimages
+	InRAM       int                     `json:"in_ram"`  // of these, how many a reboot would take
 	Nodes       int                     `json:"nodes"`   // inodes held in memory
 	Handles     int                     `json:"handles"` // open files and directories
 	Descriptors int                     `json:"descriptors"`
 	Limits      Limits                  `json:"limits"`
+}
+
+// Degraded says that a tier failed while it was in use, and that preimages have gone to the next one since.
+type Degraded struct {
+	From   string    `json:"from"`
+	To     string    `json:"to"`
+	Reason string    `json:"reason"`
+	At     time.Time `json:"at"`
 }
 
 // Limits are what keeps the daemon bounded.

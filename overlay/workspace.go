@@ -262,13 +262,17 @@ func (w *Workspace) openTree(rootFd int) error {
 	if err != nil {
 		return err
 	}
-	if w.tiers, err = openTiers(strategy.Kind(w.cfg.Tier), os.NewFile(uintptr(backupFd), "backup"), strategy.Options{Sync: w.cfg.Sync}); err != nil {
+	if w.tiers, err = openTiers(strategy.Kind(w.cfg.Tier), os.NewFile(uintptr(backupFd), "backup"), w.cfg.tierOptions(), w.log); err != nil {
 		return err
 	}
 	if w.tree, err = newTree(w.store, w.tiers, w.log, rootFd, trashFd, tmpFd); err != nil {
 		return errs.Wrap(errs.Internal, "open workspace", w.cfg.Workspace, err)
 	}
 	return nil
+}
+
+func (c Config) tierOptions() strategy.Options {
+	return strategy.Options{Sync: c.Sync, NoRAM: c.NoTmpfs, RAM: c.TmpfsDir}
 }
 
 func subdir(dirfd int, name string) (int, error) {
@@ -364,7 +368,10 @@ func (w *Workspace) Close() error {
 	w.events.close()
 	w.tree.mu.Lock()
 	defer w.tree.mu.Unlock()
-	err := errors.Join(w.lastBeat(), w.store.Close(), w.tiers.close(), unix.Close(w.storeFd))
+	if err := w.tiers.settle(); err != nil {
+		w.log.Warn("preimages stay in RAM, where a reboot takes them", "err", err)
+	}
+	err := errors.Join(w.lastBeat(), w.tiers.close(), w.store.Close(), unix.Close(w.storeFd)) // the store last: with it goes the lock
 	w.tree.close()
 	return err
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/hyperfs/hyperfs/strategy"
 )
 
-// Each benchmark runs on the temporary directory's filesystem with pure-manifest, and on btrfs with both tiers.
+// Each benchmark runs on the temporary directory's filesystem with the tiers that copy, and on btrfs with reflink too.
 func benchmark(b *testing.B, fn func(b *testing.B, s strategy.Strategy, dir string, size int)) {
 	btrfs := func(b *testing.B) string { return testfs.Btrfs(b, 1<<30) }
 	for _, c := range []struct {
@@ -18,6 +18,7 @@ func benchmark(b *testing.B, fn func(b *testing.B, s strategy.Strategy, dir stri
 		kind strategy.Kind
 	}{
 		{"temp/pure-manifest", func(b *testing.B) string { return b.TempDir() }, strategy.PureManifest},
+		{"temp/tmpfs", func(b *testing.B) string { return b.TempDir() }, strategy.Tmpfs},
 		{"btrfs/pure-manifest", btrfs, strategy.PureManifest},
 		{"btrfs/reflink", btrfs, strategy.Reflink},
 	} {

@@ -3,6 +3,7 @@ package strategy
 import (
 	"fmt"
 	"io/fs"
+	"slices"
 	"strings"
 )
 
@@ -38,9 +39,9 @@ func inName(c byte) bool {
 	return c == '-' || c == '_' || c == '.'
 }
 
-// checkRef refuses what can't have come from a Save of these tiers.
-func checkRef(ref Ref) error {
-	if !shares(ref.Tier) {
+// checkRef refuses what can't have come from a Save of a tier that keeps its preimages here.
+func (p preimages) checkRef(ref Ref) error {
+	if !slices.Contains(Kinds(), ref.Tier) || ref.Tier.Volatile() != p.volatile {
 		return fmt.Errorf("a preimage of the tier %q: %w", ref.Tier, fs.ErrInvalid)
 	}
 	if ref.Size < 0 {

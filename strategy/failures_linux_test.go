@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -88,7 +89,7 @@ func TestRestoreWorksOnAFullFilesystem(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "filler"), make([]byte, 4<<20), 0o644); !errors.Is(err, syscall.ENOSPC) {
 		t.Fatalf("the filesystem could not be filled: %v", err)
 	}
-	s, probes, err := strategy.Open(strategy.Auto, backupDir(t, dir), strategy.Options{})
+	s, probes, err := strategy.Open(strategy.Auto, backupDir(t, dir), strategy.Options{NoRAM: true})
 	if err != nil {
 		t.Fatalf("no tier opens on a full filesystem: %v; probes %v", err, probes)
 	}
@@ -124,7 +125,7 @@ func TestReadOnlyFilesystem(t *testing.T) {
 	if err := s.Restore(ref, src); err != nil {
 		t.Error(err)
 	}
-	_, probes, err := strategy.Open(strategy.Auto, backupDir(t, dir), strategy.Options{})
+	_, probes, err := strategy.Open(strategy.Auto, backupDir(t, dir), strategy.Options{NoRAM: true})
 	if !errors.Is(err, syscall.EROFS) || errs.CodeOf(err) != errs.Unsupported {
 		t.Errorf("Open says %v", err)
 	}
@@ -136,22 +137,26 @@ func TestReadOnlyFilesystem(t *testing.T) {
 func TestAutoTakesTheBestTierThatWorks(t *testing.T) {
 	for name, c := range map[string]struct {
 		mount func(testing.TB, int64) string
+		o     strategy.Options
 		want  strategy.Kind
 	}{
-		"btrfs": {testfs.Btrfs, strategy.Reflink},
-		"xfs":   {testfs.XFS, strategy.Reflink},
-		"ext4":  {testfs.Ext4, strategy.PureManifest},
+		"btrfs":                 {testfs.Btrfs, strategy.Options{}, strategy.Reflink},
+		"xfs":                   {testfs.XFS, strategy.Options{}, strategy.Reflink},
+		"ext4":                  {testfs.Ext4, strategy.Options{}, strategy.Tmpfs},
+		"ext4 without RAM":      {testfs.Ext4, strategy.Options{NoRAM: true}, strategy.PosixLink},
+		"ext4, to survive all":  {testfs.Ext4, strategy.Options{Sync: true}, strategy.PosixLink},
+		"ext4 with RAM missing": {testfs.Ext4, strategy.Options{RAM: "/proc/none"}, strategy.PosixLink},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := c.mount(t, 0)
 			for _, kind := range []strategy.Kind{"", strategy.Auto} {
-				s := open(t, kind, dir, strategy.Options{})
+				s := open(t, kind, dir, c.o)
 				if s.Kind() != c.want {
 					t.Errorf("%q opens %s, want %s", kind, s.Kind(), c.want)
 				}
 				_ = s.Close()
 			}
-			if got := entries(t, filepath.Join(dir, "backup")); len(got) != 0 {
+			if got := entries(t, filepath.Join(dir, "backup")); len(got) != 0 && !(c.want.Volatile() && slices.Equal(got, []string{".session"})) {
 				t.Errorf("the probes left %v", got)
 			}
 		})
@@ -167,7 +172,7 @@ func TestATierThatCannotBeHadIsRefused(t *testing.T) {
 	if !strings.Contains(err.Error(), "FICLONE") {
 		t.Errorf("the error doesn't say what was tried: %v", err)
 	}
-	if len(probes) != 2 || probes[0].Kind != strategy.Reflink || probes[0].OK || !probes[1].OK {
+	if len(probes) != len(strategy.Kinds()) || probes[0].Kind != strategy.Reflink || probes[0].OK || !probes[len(probes)-1].OK {
 		t.Errorf("the probes are %+v", probes)
 	}
 	if _, _, err := strategy.Open("floppy", backupDir(t, dir), strategy.Options{}); errs.CodeOf(err) != errs.Unsupported {
@@ -188,9 +193,9 @@ func TestATrialThatWasCutOffIsNoObstacle(t *testing.T) {
 	}
 }
 
-func TestEitherTierTakesTheOthersPreimages(t *testing.T) {
+func TestEachDurableTierTakesTheOthersPreimages(t *testing.T) {
 	dir := testfs.Btrfs(t, 0)
-	kinds := []strategy.Kind{strategy.Reflink, strategy.PureManifest}
+	kinds := []strategy.Kind{strategy.Reflink, strategy.PosixLink, strategy.PureManifest}
 	for i, from := range kinds {
 		src := writeFile(t, filepath.Join(dir, "src"), 100000)
 		s := open(t, from, dir, strategy.Options{})
@@ -199,7 +204,7 @@ func TestEitherTierTakesTheOthersPreimages(t *testing.T) {
 			t.Fatal(err)
 		}
 		_ = s.Close()
-		other := open(t, kinds[1-i], dir, strategy.Options{})
+		other := open(t, kinds[(i+1)%len(kinds)], dir, strategy.Options{})
 		dst := writeFile(t, filepath.Join(dir, "dst"), 5)
 		if err := errors.Join(other.Verify(ref), other.Restore(ref, dst), other.Remove(ref)); err != nil {
 			t.Error(err)

@@ -5,18 +5,22 @@ import (
 	"runtime"
 )
 
-// manifest is the tier pure-manifest: it copies the bytes. It works on every filesystem.
-type manifest struct{ preimages }
+// manifest is the tier pure-manifest: it copies the bytes. It works on every filesystem. Tiers that copy too, but to
+// somewhere else or not always, are built on it.
+type manifest struct {
+	preimages
+	kind Kind
+}
 
-func newManifest(p preimages) Strategy { return manifest{p} }
+func openManifest(s site) (Strategy, error) { return manifest{s.preimages(), PureManifest}, nil }
 
 // Kind is Strategy.Kind.
-func (manifest) Kind() Kind { return PureManifest }
+func (m manifest) Kind() Kind { return m.kind }
 
 // Save is Strategy.Save.
 func (m manifest) Save(src *os.File, name string) (Ref, error) {
 	defer runtime.KeepAlive(src)
-	ref := Ref{Tier: PureManifest, Name: name, HasSum: true}
+	ref := Ref{Tier: m.kind, Name: name, HasSum: true}
 	st, err := m.create(name, func(dst file) (err error) {
 		ref.Sum, err = copyWhole(dst, fileOf(src))
 		return err

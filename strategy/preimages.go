@@ -11,12 +11,10 @@ import (
 // preimages is a flat directory that holds each preimage as a plain file under its name. It is what the tiers that
 // keep whole files have in common.
 type preimages struct {
-	dir    dir
-	synced bool // see Options.Sync
+	dir      dir
+	synced   bool // see Options.Sync
+	volatile bool // it is the directory of the volatile tiers
 }
-
-// shares says whether preimages of the tier k are kept in this way.
-func shares(k Kind) bool { return k == Reflink || k == PureManifest }
 
 // create makes the preimage name, lets fill write it, and returns what became of it. On an error nothing is left.
 func (p preimages) create(name string, fill func(dst file) error) (st stat, err error) {
@@ -77,7 +75,7 @@ func removeAfter(err error, d dir, name string) error {
 
 // open opens the preimage and checks what costs nothing to check. The caller closes the file.
 func (p preimages) open(ref Ref) (f file, st stat, err error) {
-	if err := checkRef(ref); err != nil {
+	if err := p.checkRef(ref); err != nil {
 		return file{}, stat{}, err
 	}
 	f, err = p.dir.open(ref.Name)
@@ -122,7 +120,7 @@ func (p preimages) openIntact(ref Ref) (file, error) {
 // materialize links the preimage if it may be shared and can be linked; else it makes a new file and lets fill write it.
 func (p preimages) materialize(ref Ref, dirfd int, name string, share bool,
 	open func(Ref) (file, error), fill func(ref Ref, dst, f file) error) error {
-	if err := errors.Join(checkRef(ref), checkEntry(name)); err != nil {
+	if err := errors.Join(p.checkRef(ref), checkEntry(name)); err != nil {
 		return err
 	}
 	to, done, err := dirOf(dirfd)
@@ -183,7 +181,7 @@ func (p preimages) Sum(ref Ref) (Ref, error) {
 
 // Remove is Strategy.Remove.
 func (p preimages) Remove(ref Ref) error {
-	err := checkRef(ref)
+	err := p.checkRef(ref)
 	if err == nil {
 		err = p.dir.remove(ref.Name)
 	}

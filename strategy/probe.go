@@ -16,19 +16,19 @@ const (
 // trialMu lets one trial at a time use these names. Other processes don't come in between: the store is locked.
 var trialMu sync.Mutex
 
-// tryAll tries each tier in d. causes holds why a tier can't be had, nil for those that can.
-func tryAll(d dir) (probes []Probe, causes []error) {
+// tryAll tries each tier at s. causes holds why a tier can't be had, nil for those that can.
+func tryAll(s site) (probes []Probe, causes []error) {
 	trialMu.Lock()
 	defer trialMu.Unlock()
-	for _, t := range tiers {
-		p, err := probe(d, t)
+	for _, t := range tiers() {
+		p, err := probe(s, t)
 		probes, causes = append(probes, p), append(causes, err)
 	}
 	return probes, causes
 }
 
-func probe(d dir, t tier) (Probe, error) {
-	err := try(d, t.put)
+func probe(s site, t tier) (Probe, error) {
+	err := t.try(s)
 	switch {
 	case err == nil:
 		return Probe{Kind: t.kind, OK: true, Reason: t.works}, nil

@@ -11,7 +11,7 @@ import (
 // the workspace). They are copied, as pure-manifest does it: one file is no reason to give up the tier.
 type reflink struct{ preimages }
 
-func newReflink(p preimages) Strategy { return reflink{p} }
+func openReflink(s site) (Strategy, error) { return reflink{s.preimages()}, nil }
 
 // Kind is Strategy.Kind.
 func (reflink) Kind() Kind { return Reflink }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -16,15 +17,33 @@ const Auto Kind = "auto"
 // tier is how to get one tier.
 type tier struct {
 	kind  Kind
-	works string                    // what a trial that went well has shown
-	put   func(dst, src file) error // how it gets bytes into an empty file: what the trial tries
-	open  func(preimages) Strategy
+	works string           // what a trial that went well has shown
+	try   func(site) error // does what the tier depends on, and leaves nothing behind
+	open  func(site) (Strategy, error)
 }
 
-// tiers holds all tiers, best first.
-var tiers = []tier{
-	{Reflink, "cloned a file, and the clone kept its bytes when the original was written to", clone, newReflink},
-	{PureManifest, "copied a file", putCopy, newManifest},
+// site is where tiers are tried and opened.
+type site struct {
+	dir dir // of the durable tiers' preimages; the tier that is opened takes it over
+	o   Options
+}
+
+// preimages are the durable ones.
+func (s site) preimages() preimages { return preimages{dir: s.dir, synced: s.o.Sync} }
+
+// tiers gives all tiers, best first.
+func tiers() []tier {
+	return []tier{
+		{Reflink, "cloned a file, and the clone kept its bytes when the original was written to", tryPut(clone), openReflink},
+		{Tmpfs, "copied a file in RAM", tryTmpfs, openTmpfs},
+		{PosixLink, "linked a file, and the link kept its bytes when another file took its name", tryLink, openLink},
+		{PureManifest, "copied a file", tryPut(putCopy), openManifest},
+	}
+}
+
+// tryPut tries a tier that gets bytes into an empty file with put.
+func tryPut(put func(dst, src file) error) func(site) error {
+	return func(s site) error { return try(s.dir, put) }
 }
 
 func putCopy(dst, src file) error {
@@ -32,24 +51,22 @@ func putCopy(dst, src file) error {
 	return err
 }
 
+var kinds = []Kind{Reflink, Tmpfs, PosixLink, PureManifest}
+
 // Kinds names all tiers, best first.
 func Kinds() []Kind {
-	kinds := make([]Kind, len(tiers))
-	for i, t := range tiers {
-		kinds[i] = t.kind
-	}
-	return kinds
+	return slices.Clone(kinds)
 }
 
 // Probes tries each tier in dir, the directory of the durable tiers' preimages, and says what came of it, best tier
-// first. It leaves nothing behind in dir.
-func Probes(dir *os.File) ([]Probe, error) {
+// first. It leaves no preimage and no file of a trial behind.
+func Probes(dir *os.File, o Options) ([]Probe, error) {
 	d, err := openDir(dir)
 	if err != nil {
 		return nil, errs.Wrap(errs.Internal, "probe tiers", "", err)
 	}
 	defer func() { _ = d.close() }()
-	probes, _ := tryAll(d)
+	probes, _ := tryAll(site{d, o})
 	return probes, nil
 }
 
@@ -65,13 +82,43 @@ func Open(kind Kind, dir *os.File, o Options) (Strategy, []Probe, error) {
 	if err != nil {
 		return nil, nil, errs.Wrap(errs.Internal, "open tier", string(kind), err)
 	}
-	probes, causes := tryAll(d)
-	i, err := choose(kind, probes, causes)
+	probes, causes := tryAll(site{d, o})
+	for {
+		i, err := choose(kind, probes, causes)
+		if err != nil {
+			_ = d.close()
+			return nil, probes, err
+		}
+		opened, err := tiers()[i].open(site{d, o})
+		if err == nil {
+			return opened, probes, nil
+		}
+		// Its trial went well, and yet it can't be had: for auto, there are others.
+		probes[i].OK, probes[i].Reason, causes[i] = false, err.Error(), err
+	}
+}
+
+// OpenSaved opens the tier kind for what it saved earlier, without trying whether it could save more. It makes no place
+// for preimages: where that is gone, the error wraps ErrMissing.
+func OpenSaved(kind Kind, dir *os.File, o Options) (Strategy, error) {
+	i := slices.Index(kinds, kind)
+	if i < 0 {
+		return nil, noSuchTier(kind)
+	}
+	d, err := openDir(dir)
+	if err != nil {
+		return nil, errs.Wrap(errs.Internal, "open tier", string(kind), err)
+	}
+	open := tiers()[i].open
+	if kind == Tmpfs {
+		open = openSavedTmpfs
+	}
+	opened, err := open(site{d, o})
 	if err != nil {
 		_ = d.close()
-		return nil, probes, err
+		return nil, errs.Ensure("open tier", string(kind), err)
 	}
-	return tiers[i].open(preimages{dir: d, synced: o.Sync}), probes, nil
+	return opened, nil
 }
 
 // choose gives the index of the tier to open.
@@ -93,7 +140,11 @@ func choose(kind Kind, probes []Probe, causes []error) (int, error) {
 		}
 		return 0, refused(kind, causes[i], p.Reason)
 	}
-	return 0, errs.New(errs.Unsupported, "open tier", string(kind), "no such tier").WithHint("there are auto, " + join(Kinds()))
+	return 0, noSuchTier(kind)
+}
+
+func noSuchTier(kind Kind) error {
+	return errs.New(errs.Unsupported, "open tier", string(kind), "no such tier").WithHint("there are auto, " + join(kinds))
 }
 
 // refused is the error for a tier that can't be had.
@@ -102,6 +153,9 @@ func refused(kind Kind, cause error, reason string) error {
 	switch {
 	case noSpace(cause):
 		e.Code = errs.Capacity
+		if kind == Tmpfs {
+			return e.WithHint("free some space in RAM, or take another tier")
+		}
 		return e.WithHint("free some space on the workspace's filesystem")
 	case errors.Is(cause, syscall.EROFS):
 		return e.WithHint("the store needs a filesystem that can be written to")

@@ -13,8 +13,13 @@ type Kind string
 // The tiers.
 const (
 	Reflink      Kind = "reflink"
+	Tmpfs        Kind = "tmpfs"
+	PosixLink    Kind = "posix-link"
 	PureManifest Kind = "pure-manifest"
 )
+
+// Volatile reports whether preimages of the tier are gone after a reboot.
+func (k Kind) Volatile() bool { return k == Tmpfs }
 
 // ErrCorrupt says that a preimage isn't what was saved. Errors of Verify, Restore, Materialize and Open wrap it.
 var ErrCorrupt = errors.New("preimage is corrupt")
@@ -37,8 +42,8 @@ type Ref struct {
 // must not be changed by anybody else meanwhile; if it is, the call still ends and fails or succeeds as a whole, with some mixture of bytes.
 //
 // A name is 1 to 255 ASCII letters, digits, '-', '_' and '.', not starting with a dot. Anything else is fs.ErrInvalid,
-// and so is a Ref of a tier that keeps its preimages elsewhere. reflink and pure-manifest keep them in the same way
-// in the same directory, so either takes the other's: a store stays usable when the tier changes.
+// and so is a Ref of a tier that keeps its preimages elsewhere. All tiers but tmpfs keep them in the same way in the
+// same directory, so each takes the others': a store stays usable when the tier changes.
 type Strategy interface {
 	Kind() Kind
 
@@ -85,7 +90,9 @@ type Strategy interface {
 
 // Options of a tier.
 type Options struct {
-	Sync bool // fsync every preimage before Save returns
+	Sync  bool   // fsync every preimage before Save returns; RAM can't do that, so there is no tmpfs then
+	NoRAM bool   // Auto takes no volatile tier
+	RAM   string // directory of the tier tmpfs; "" means /dev/shm/hyperfs, for an ordinary user with "-" and the user ID behind it
 }
 
 // Probe is the answer to "would this tier work here?".

@@ -33,7 +33,7 @@ type lower struct {
 	name  string
 	share int // percent of all steps
 	mount func(t *testing.T) string
-	tier  string
+	tier  string // "" is auto
 	// fill puts content into a workspace before anything else happens; nil means an empty one.
 	fill func(dir string) error
 	// overlay puts an overlayfs on it for each workspace, whose lower layer has what fill makes.
@@ -43,8 +43,8 @@ type lower struct {
 // lowers are the filesystems of the differential test.
 var lowers = []lower{
 	{name: "temp", share: 20, mount: func(t *testing.T) string { return t.TempDir() }, fill: seedTree},
-	{name: "ext4", share: 15, mount: func(t *testing.T) string { return testfs.Ext4(t, 512<<20) }},
-	{name: "tmpfs", share: 20, mount: func(t *testing.T) string { return testfs.Tmpfs(t, 1<<30) }, fill: seedTree},
+	{name: "ext4", share: 15, mount: func(t *testing.T) string { return testfs.Ext4(t, 512<<20) }, tier: "posix-link"},
+	{name: "tmpfs", share: 20, mount: func(t *testing.T) string { return testfs.Tmpfs(t, 1<<30) }, tier: "pure-manifest", fill: seedTree},
 	{name: "xfs", share: 15, mount: func(t *testing.T) string { return testfs.XFS(t, 512<<20) }, fill: seedTree},
 	{name: "btrfs", share: 15, mount: func(t *testing.T) string { return testfs.Btrfs(t, 512<<20) }, fill: seedTree},
 	{name: "overlayfs", share: 15, mount: func(t *testing.T) string { return testfs.Tmpfs(t, 1<<30) }, fill: seedTree, overlay: true},
@@ -119,6 +119,9 @@ func TestDifferentialMountIsLikeAPlainDirectory(t *testing.T) {
 				var o mountOptions
 				if variant&1 != 0 {
 					o.flags = append(o.flags, "--no-passthrough")
+				}
+				if l.tier != "" {
+					o.flags = append(o.flags, "--tier", l.tier)
 				}
 				return newMountSubject(ws, o)
 			}}

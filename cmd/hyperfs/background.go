@@ -74,6 +74,7 @@ func (o mountOptions) args() []string {
 		"--" + readyFlag, "3",
 		"--at", o.Mountpoint,
 		"--tier", o.Tier,
+		"--no-tmpfs=" + strconv.FormatBool(o.NoTmpfs),
 		"--max-checkpoints", strconv.Itoa(o.MaxCheckpoints),
 		"--sync=" + strconv.FormatBool(o.Sync),
 		"--allow-other=" + strconv.FormatBool(o.AllowOther),
@@ -82,6 +83,9 @@ func (o mountOptions) args() []string {
 	}
 	if o.Store != "" {
 		args = append(args, "--store", o.Store)
+	}
+	if o.TmpfsDir != "" {
+		args = append(args, "--tmpfs-dir", o.TmpfsDir)
 	}
 	return append(args, "--", o.Workspace)
 }

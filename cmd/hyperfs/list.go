@@ -122,6 +122,7 @@ func printCheckpoint(out io.Writer, r control.CheckpointReply) error {
 		optional("rollback of", r.RollbackOf)
 		optional("git HEAD", r.GitHead)
 		row("tier", r.Tier)
+		optional("recoverable", r.Recoverable)
 		for _, k := range r.Lineage {
 			row("lineage", k.ID, k.Status, about(k))
 		}

@@ -50,7 +50,15 @@ func unmountCommand() *cli.Command {
 }
 
 // tiers are the values of --tier.
-var tiers = []string{"auto", string(strategy.Reflink), string(strategy.PureManifest)}
+var tiers = tierNames()
+
+func tierNames() []string {
+	names := []string{string(strategy.Auto)}
+	for _, k := range strategy.Kinds() {
+		names = append(names, string(k))
+	}
+	return names
+}
 
 // mountFlags are those of mount that run has too.
 func mountFlags() []cli.Flag {
@@ -58,6 +66,8 @@ func mountFlags() []cli.Flag {
 		backendFlag(),
 		&cli.StringFlag{Name: "store", EnvVars: []string{envStore}, Usage: "keep checkpoints in `DIR` instead of .hyperfs in the workspace; on the same filesystem"},
 		&cli.StringFlag{Name: "tier", EnvVars: []string{"HYPERFS_TIER"}, Value: "auto", Usage: "how preimages are kept: " + strings.Join(tiers, ", ")},
+		&cli.BoolFlag{Name: "no-tmpfs", EnvVars: []string{"HYPERFS_NO_TMPFS"}, Usage: "the tier auto never keeps preimages in RAM"},
+		&cli.StringFlag{Name: "tmpfs-dir", EnvVars: []string{"HYPERFS_TMPFS_DIR"}, Usage: "keep preimages in RAM below `DIR`, on a tmpfs (default: below /dev/shm)"},
 		&cli.IntFlag{Name: "max-checkpoints", EnvVars: []string{"HYPERFS_MAX_CHECKPOINTS"}, Value: 1024, Usage: "how many may be active"},
 		&cli.BoolFlag{Name: "sync", EnvVars: []string{"HYPERFS_SYNC"}, Usage: "preimages survive power loss"},
 		&cli.BoolFlag{Name: "allow-other", EnvVars: []string{"HYPERFS_ALLOW_OTHER"}, Usage: "other users may enter the mount"},
@@ -72,6 +82,8 @@ type mountOptions struct {
 	Mountpoint     string // absolute, symlinks resolved; the workspace itself if in place
 	Store          string // absolute; "" means in the workspace
 	Tier           string
+	NoTmpfs        bool
+	TmpfsDir       string // absolute; "" means below /dev/shm
 	MaxCheckpoints int
 	Sync           bool
 	AllowOther     bool
@@ -83,6 +95,7 @@ type mountOptions struct {
 func mountOptionsOf(c *cli.Context, dir string) (o mountOptions, err error) {
 	o = mountOptions{
 		Tier:           c.String("tier"),
+		NoTmpfs:        c.Bool("no-tmpfs"),
 		MaxCheckpoints: c.Int("max-checkpoints"),
 		Sync:           c.Bool("sync"),
 		AllowOther:     c.Bool("allow-other"),
@@ -116,9 +129,20 @@ func mountOptionsOf(c *cli.Context, dir string) (o mountOptions, err error) {
 		}
 	}
 	if store != "" {
-		o.Store, err = absolute(c, store)
+		if o.Store, err = absolute(c, store); err != nil {
+			return o, err
+		}
 	}
-	return o, err
+	return o, o.setTmpfsDir(c)
+}
+
+func (o *mountOptions) setTmpfsDir(c *cli.Context) error {
+	dir, err := given(c, "tmpfs-dir")
+	if err != nil || dir == "" {
+		return err
+	}
+	o.TmpfsDir, err = absolute(c, dir)
+	return err
 }
 
 // directory resolves dir, takes a dead mount away from it, and makes sure that it is a directory.
@@ -178,7 +202,8 @@ func (o mountOptions) storeDir() string {
 }
 
 func (o mountOptions) config() overlay.Config {
-	return overlay.Config{Workspace: o.Workspace, Store: o.Store, Tier: o.Tier, MaxCheckpoints: o.MaxCheckpoints, Sync: o.Sync}
+	return overlay.Config{Workspace: o.Workspace, Store: o.Store, Tier: o.Tier, NoTmpfs: o.NoTmpfs, TmpfsDir: o.TmpfsDir,
+		MaxCheckpoints: o.MaxCheckpoints, Sync: o.Sync}
 }
 
 func mount(c *cli.Context) error {

@@ -111,13 +111,16 @@ func diagnosticsRows(row func(...any), d control.DiagnosticsReply) {
 	for _, p := range d.Probes {
 		row("probe", fmt.Sprintf("%s %s: %s", p.Kind, yesNo(p.OK), oneLine(p.Reason)))
 	}
+	for _, g := range d.Degraded {
+		row("degraded", fmt.Sprintf("%s: from %s to %s: %s", clock(g.At), g.From, g.To, oneLine(g.Reason)))
+	}
 	for _, k := range slices.Backward(d.Active) {
 		row("active", k.ID, clock(k.CreatedAt), about(k))
 	}
 	row("epoch", d.Epoch)
 	row("store size", bytesText(d.StoreBytes))
 	row("trash", plural(d.TrashFiles, "file"))
-	row("preimages", d.Backups)
+	row("preimages", fmt.Sprintf("%d, of these %d in RAM", d.Backups, d.InRAM))
 	row("in memory", fmt.Sprintf("%s, %s", plural(d.Nodes, "inode"), plural(d.Handles, "handle")))
 	row("descriptors", fmt.Sprintf("%d of %d, %d for directories at most", d.Descriptors, d.Limits.Descriptors, d.Limits.DirCache))
 	row("API calls", d.Daemon.Requests)

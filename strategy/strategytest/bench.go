@@ -13,14 +13,15 @@ import (
 // bench is what one case works with: a tier, and files beside it.
 type bench struct {
 	*testing.T
-	s   strategy.Strategy
-	dir string
+	s    strategy.Strategy
+	dir  string
+	kept string // where the tier keeps its preimages
 }
 
 func (b *bench) path(name string) string { return filepath.Join(b.dir, name) }
 
 // preimage is the path of the tier's own file.
-func (b *bench) preimage(ref strategy.Ref) string { return filepath.Join(b.dir, "backup", ref.Name) }
+func (b *bench) preimage(ref strategy.Ref) string { return filepath.Join(b.kept, ref.Name) }
 
 // file makes a file that is open for reading and writing until the case ends.
 func (b *bench) file(name string, c content) *os.File {

@@ -59,7 +59,7 @@ func damageIsFound(b *bench) {
 	for size, c := range map[string]content{"small": dense(5000), "large": dense(2*mib + 1)} {
 		for _, d := range damages {
 			b.Run(size+" "+d.name, func(t *testing.T) {
-				b := &bench{T: t, s: b.s, dir: b.dir}
+				b := &bench{T: t, s: b.s, dir: b.dir, kept: b.kept}
 				ref := b.saved(c)
 				b.must(d.do(b.preimage(ref)))
 				b.refuses(ref, d)
@@ -97,7 +97,7 @@ func (b *bench) refuses(ref strategy.Ref, d damage) {
 func quietDamageIsFound(b *bench) {
 	for size, c := range map[string]content{"small": dense(5000), "large": dense(2*mib + 1)} {
 		b.Run(size, func(t *testing.T) {
-			b := &bench{T: t, s: b.s, dir: b.dir}
+			b := &bench{T: t, s: b.s, dir: b.dir, kept: b.kept}
 			ref, err := b.s.Sum(b.saved(c))
 			b.must(err)
 			b.must(b.s.Verify(ref))

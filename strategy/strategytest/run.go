@@ -8,21 +8,21 @@ import (
 )
 
 // New opens the tier under test, with no preimages in it. dir is a directory on the workspace's filesystem for files of
-// the test; the tier keeps its preimages, each a file under its name, in dir/backup.
-type New func(t *testing.T) (s strategy.Strategy, dir string)
+// the test; kept is the one where the tier keeps its preimages, each a file under its name.
+type New func(t *testing.T) (s strategy.Strategy, dir, kept string)
 
 // Run runs the conformance test, each case on a tier that open has made.
 func Run(t *testing.T, open New) {
 	for _, group := range [][]testCase{contentCases, saveCases, materializeCases, damageCases, namesCases, sumCases} {
 		for _, c := range group {
 			t.Run(c.name, func(t *testing.T) {
-				s, dir := open(t)
+				s, dir, kept := open(t)
 				t.Cleanup(func() {
 					if err := s.Close(); err != nil {
 						t.Errorf("close: %v", err)
 					}
 				})
-				c.run(&bench{T: t, s: s, dir: dir})
+				c.run(&bench{T: t, s: s, dir: dir, kept: kept})
 			})
 		}
 	}
