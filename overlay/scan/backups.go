@@ -4,8 +4,10 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"slices"
 	"sync/atomic"
 
+	"github.com/hyperfs/hyperfs/internal/errs"
 	"github.com/hyperfs/hyperfs/strategy"
 )
 
@@ -19,9 +21,13 @@ type backups struct {
 // openBackups opens a tier that keeps copies on disk: nobody is asked before a program writes, so that a file of
 // the workspace must not be one of the tier's.
 func openBackups(kind strategy.Kind, dir *os.File, o strategy.Options) (*backups, error) {
-	kinds := []strategy.Kind{kind}
-	if kind == "" || kind == strategy.Auto {
-		kinds = []strategy.Kind{strategy.Reflink, strategy.PureManifest}
+	kinds := []strategy.Kind{strategy.Reflink, strategy.PureManifest}
+	if kind != "" && kind != strategy.Auto {
+		if !slices.Contains(kinds, kind) {
+			return nil, errs.New(errs.Unsupported, "open tier", string(kind), "the backend scan keeps copies on disk").
+				WithHint("use --tier reflink, pure-manifest or auto")
+		}
+		kinds = []strategy.Kind{kind}
 	}
 	var failed error
 	for _, k := range kinds {
