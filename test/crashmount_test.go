@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/hyperfs/hyperfs/internal/crash"
-	"golang.org/x/sys/unix"
 )
 
 func TestCrashOfTheDaemonLosesNothing(t *testing.T) {
@@ -63,7 +62,9 @@ func killDaemon(t *testing.T, dir string, seed uint64, at string, while time.Dur
 	} else if at == "" {
 		t.Fatal(err)
 	} else { // it may have died while it opened the store
-		detach(filepath.Join(dir, "workspace"))
+		if err := detach(filepath.Join(dir, "workspace")); err != nil {
+			t.Fatal(err)
+		}
 	}
 	prove(t, dir, func() (subject, error) {
 		return newMountSubject(filepath.Join(dir, "workspace"), mountOptions{flags: o.flags, plain: o.plain})
@@ -101,6 +102,3 @@ func workUntilDeath(t *testing.T, dir string, sub *mountSubject, seed uint64, wh
 		t.Fatalf("the workload ended by itself: %v", err)
 	}
 }
-
-// detach takes a dead mount away, if there is one.
-func detach(dir string) { _ = unix.Unmount(dir, unix.MNT_DETACH) }

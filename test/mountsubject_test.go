@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -109,11 +110,23 @@ func (s *mountSubject) gone() error {
 func (s *mountSubject) afterDeath() error {
 	err := s.gone()
 	s.client.Close()
-	_ = s.hands.Close()                                                        // what it was doing may have failed
-	if e := unix.Unmount(s.dir, unix.MNT_DETACH); !errors.Is(e, unix.EINVAL) { // EINVAL: it died between two mounts
-		err = errors.Join(err, e)
+	_ = s.hands.Close() // what it was doing may have failed
+	return errors.Join(err, detach(s.dir))
+}
+
+// detach takes a mount away, dead or alive, if there is one. An ordinary user may do that only with fusermount3.
+func detach(dir string) error {
+	if os.Getuid() == 0 {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); !errors.Is(err, unix.EINVAL) { // EINVAL: nothing is mounted there
+			return err
+		}
+		return nil
 	}
-	return err
+	out, err := exec.Command("fusermount3", "-uz", dir).CombinedOutput()
+	if err != nil && !strings.Contains(string(out), "not found in") {
+		return fmt.Errorf("fusermount3: %w: %s", err, out)
+	}
+	return nil
 }
 
 // zombie reports whether the process has ended and nobody has waited for it.
@@ -198,7 +211,7 @@ func (s *mountSubject) give() error {
 	err := s.hands.Close()
 	s.client.Close()
 	if e := s.unmount(); e != nil {
-		err = errors.Join(err, e, unix.Unmount(s.dir, unix.MNT_DETACH))
+		err = errors.Join(err, e, detach(s.dir))
 	}
 	return errors.Join(err, s.gone())
 }

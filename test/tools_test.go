@@ -91,7 +91,7 @@ var tools = []tool{
 		name: "rm-mv-chmod-ln", needs: "find setfacl",
 		setup: `for d in a b c; do mkdir -p $d/1/2/3; for i in $(seq 120); do echo $d $i > $d/1/f$i; echo $i > $d/1/2/3/f$i; done; done
 			ln a/1/f1 b/linked; ln a/1/f1 c/1/2/linked; setfacl -d -m u:1234:rwx b/1; chmod 555 c/1/2/3; mkfifo b/fifo`,
-		run: `rm -rf a; mv b/1 moved; mv c b/c; mkdir a; mv b/c/1/2 a/2; mv a/2/3 .; chmod -R go-rwx moved; chmod -R u+w 3; rm -rf 3
+		run: `rm -rf a; mv b/1 moved; mv c b/c; mkdir a; mv b/c/1/2 a/2; mv a/2/3 . || { chmod u+w a/2/3; mv a/2/3 .; }; chmod -R go-rwx moved; chmod -R u+w 3; rm -rf 3
 			ln b/linked again; ln -s again soft; ln -sfn moved soft; find . -type f -name 'f1*' -exec touch {} +; rm b/fifo; mkfifo fifo; rmdir a/nothing 2>/dev/null || true`,
 		check: `test "$(stat -c %h again)" = 3; test ! -e 3; test "$(stat -c %a moved)" = 700 -o -d moved`,
 	},
@@ -125,6 +125,7 @@ func (x tool) test(t *testing.T) {
 	if err := os.Mkdir(ws, 0o755); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = treestate.Remove(ws) }) // there may be directories that their owner has to open up for that
 	env := toolEnv(t, strings.Contains(x.needs, "npm"))
 	script(t, ws, env, x.setup)
 	sub := mountForTest(t, ws, mountOptions{})

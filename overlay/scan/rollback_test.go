@@ -378,3 +378,15 @@ func TestWhatIsMountedBelowIsLeftAlone(t *testing.T) {
 		t.Errorf("a refused rollback has made it %q", got)
 	}
 }
+
+func TestATierThatWouldShareFilesOfTheWorkspaceIsRefused(t *testing.T) {
+	for _, tier := range []string{"posix-link", "tmpfs"} {
+		w, err := Open(overlay.Config{Workspace: t.TempDir(), Tier: tier})
+		if err == nil {
+			_ = w.Close()
+		}
+		if errs.CodeOf(err) != errs.Unsupported {
+			t.Errorf("%s: %v", tier, err)
+		}
+	}
+}
