@@ -175,6 +175,21 @@ func (v *view) search(id checkpoint.ID) (*Node, error) {
 
 // nodeAt gives the node at a slot if it is the inode that is looked for.
 func (v *view) nodeAt(dir *Node, name string, id checkpoint.ID) (*Node, error) {
+	st, err := v.statIn(dir, name)
+	if err != nil || st == nil || v.t.idOf(st) != id {
+		return nil, err
+	}
+	v.t.nodesMu.Lock()
+	defer v.t.nodesMu.Unlock()
+	n := v.t.internLocked(st)
+	v.t.addName(n, dir, name)
+	v.pinLocked(n)
+	v.keep(n, st)
+	return n, nil
+}
+
+// statIn describes what a directory has under a name; nil where that is nothing.
+func (v *view) statIn(dir *Node, name string) (*unix.Statx_t, error) {
 	d, err := v.t.openDirRef(dir)
 	if err == unix.ESTALE {
 		return nil, nil
@@ -190,16 +205,7 @@ func (v *view) nodeAt(dir *Node, name string, id checkpoint.ID) (*Node, error) {
 		}
 		return nil, err
 	}
-	if v.t.idOf(&st) != id {
-		return nil, nil
-	}
-	v.t.nodesMu.Lock()
-	defer v.t.nodesMu.Unlock()
-	n := v.t.internLocked(&st)
-	v.t.addName(n, dir, name)
-	v.pinLocked(n)
-	v.keep(n, &st)
-	return n, nil
+	return &st, nil
 }
 
 func (v *view) trashNode(id checkpoint.ID) (*Node, error) {
@@ -358,22 +364,7 @@ func (v *view) live(s checkpoint.Slot) (*unix.Statx_t, error) {
 	if err != nil || dir == nil {
 		return nil, err
 	}
-	d, err := v.t.openDirRef(dir)
-	if err == unix.ESTALE {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	defer d.done()
-	var st unix.Statx_t
-	if err := v.t.within(dir, d.fd, func() error { return statAt(d.fd, s.Name, &st) }); err != nil {
-		if err == unix.ENOENT {
-			return nil, nil
-		}
-		return nil, err
-	}
-	return &st, nil
+	return v.statIn(dir, s.Name)
 }
 
 // entries gives what a directory of the state held, without the store.
