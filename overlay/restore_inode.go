@@ -60,7 +60,11 @@ func (r *restorer) stageAll() error {
 		list = append(list, i)
 	}
 	var mu sync.Mutex // failed is not for many goroutines
-	err := inParallel(list, func(i *inodeRestore) error {
+	each := inParallel[*inodeRestore]
+	if r.t.mayLift {
+		each = inTurn // two that lift the mode of one directory would mistake the lifted one for its own
+	}
+	err := each(list, func(i *inodeRestore) error {
 		err := r.stage(i)
 		if err == nil {
 			return nil
