@@ -5,6 +5,7 @@ import (
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"github.com/hyperfs/hyperfs/overlay"
+	"golang.org/x/sys/unix"
 )
 
 // notifier tells the kernel what to forget. Its methods wait for requests that are under way; see the package's comment.
@@ -54,12 +55,14 @@ func (t notifier) FlushInode(n *overlay.Node) {
 }
 
 // inode sends an invalidation. ENOENT for a node that the table has means that the kernel is about to apply the reply that
-// first named it, and that the reply may be out of date; or that it has forgotten it, and the daemon will hear so.
+// first named it, and that the reply may be out of date; or that it has forgotten it, and the daemon will hear so. Either takes
+// some microseconds, so the thread sleeps: time.Sleep would take a millisecond, which is what the runtime's poller counts in.
 func (t notifier) inode(n *overlay.Node) {
-	for wait := 100 * time.Microsecond; wait < 50*time.Millisecond; wait *= 2 {
+	for wait := 10 * time.Microsecond; wait < 50*time.Millisecond; wait *= 2 {
 		if t.s.kernel.InodeNotify(n.Num(), 0, 0) != fuse.ENOENT || t.s.nodes.get(n.Num()) == nil {
 			return
 		}
-		time.Sleep(wait)
+		pause := unix.NsecToTimespec(wait.Nanoseconds())
+		_ = unix.Nanosleep(&pause, nil) // a signal may end it early, and then it is asked early
 	}
 }
