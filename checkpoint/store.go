@@ -373,6 +373,9 @@ func (tx *Tx) PutContent(e Epoch, id ID, c Content) error {
 	return tx.t.Set(inodeKey(keyContent, e, id), c.encode())
 }
 
+// DeleteContent removes a content record.
+func (tx *Tx) DeleteContent(e Epoch, id ID) error { return tx.t.Delete(inodeKey(keyContent, e, id)) }
+
 // Content gives the epoch's content record of id.
 func (tx *Tx) Content(e Epoch, id ID) (c Content, ok bool, err error) {
 	ok, err = tx.get(inodeKey(keyContent, e, id), func(v []byte) (err error) { c, err = decodeContent(v); return err })

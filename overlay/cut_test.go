@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/hyperfs/hyperfs/internal/crash"
+	"github.com/hyperfs/hyperfs/internal/treestate"
 	"github.com/hyperfs/hyperfs/overlay"
 )
 
@@ -33,40 +34,77 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+// cutPoints are the steps of a rollback. Each is tried with few changes, which are recorded in one commit, and with many.
+var cutPoints = []string{"rollback-apply:1", "rollback-put:1", "rollback-inode:1", "rollback-inode:2", "rollback-applied:1", "epoch-saved:2", "rollback-done:1"}
+
 // TestACutRollbackIsFinished where a file that was moved away and back, so that its slot has a record too, was changed as well.
 func TestACutRollbackIsFinished(t *testing.T) {
-	points := []string{"rollback-apply:1", "rollback-put:1", "rollback-inode:1", "rollback-inode:2", "rollback-applied:1", "epoch-saved:2", "rollback-done:1"}
 	for _, tier := range []string{"pure-manifest", "posix-link", "tmpfs"} {
-		for _, at := range points {
-			t.Run(tier+" "+at, func(t *testing.T) {
-				dir := t.TempDir()
-				fillSmall(dir)
-				s := spaceWith(t, overlay.Config{Workspace: dir, Tier: tier})
-				s.write("gone", "gone")
-				s.snapshot()
-				before := s.state()
-				s.rename("b.txt", "x", 0)
-				s.rename("x", "b.txt", 0)
-				s.overwrite("b.txt", "CHANGED", 0)
-				s.overwrite("dir/c.txt", "CHANGED", 0)
-				s.unlink("gone")
-				s.ok(s.w.Close())
-				cmd := exec.Command(os.Args[0])
-				cmd.Env = append(os.Environ(), envVictim+"="+strings.Join([]string{dir, tier, s.cfg.TmpfsDir}, "\n"), crash.EnvAt+"="+at)
-				out, err := cmd.CombinedOutput()
-				var exit *exec.ExitError
-				if !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
-					t.Fatalf("it was not killed: %v: %s", err, out)
-				}
-				s.open()
-				s.same(before)
-				s.undo()
-				for _, name := range []string{"b.txt", "dir/c.txt"} {
-					if got, _ := os.ReadFile(dir + "/" + name); string(got[:min(len(got), 7)]) != "CHANGED" {
-						t.Errorf("after the undo %s holds %q", name, got)
-					}
-				}
-			})
+		for _, at := range cutPoints {
+			t.Run(tier+" "+at, func(t *testing.T) { finishCutRollback(t, tier, at, 0) })
 		}
+	}
+	for _, at := range cutPoints {
+		t.Run("many changes "+at, func(t *testing.T) { finishCutRollback(t, "pure-manifest", at, 100) })
+	}
+}
+
+// TestARollbackThatWasCutBeforeItsRecordsIsTakenBack as it has changed nothing.
+func TestARollbackThatWasCutBeforeItsRecordsIsTakenBack(t *testing.T) {
+	s, _ := cutSpace(t, "pure-manifest", 100)
+	changed := s.state()
+	s.killedAt("rollback-intent:1")
+	s.open()
+	s.same(changed)
+	if list, err := s.w.List(overlay.ListOptions{}); err != nil || len(list) != 1 {
+		t.Errorf("List = %v, %v, want the one checkpoint that was made", list, err)
+	}
+}
+
+func finishCutRollback(t *testing.T, tier, at string, more int) {
+	s, before := cutSpace(t, tier, more)
+	s.killedAt(at)
+	s.open()
+	s.same(before)
+	s.undo()
+	for _, name := range []string{"b.txt", "dir/c.txt"} {
+		if got, _ := os.ReadFile(s.dir + "/" + name); string(got[:min(len(got), 7)]) != "CHANGED" {
+			t.Errorf("after the undo %s holds %q", name, got)
+		}
+	}
+}
+
+// cutSpace makes a workspace with a checkpoint, gives its state there, and changes it in few places and in more files.
+func cutSpace(t *testing.T, tier string, more int) (*space, treestate.State) {
+	dir := t.TempDir()
+	fillSmall(dir)
+	s := spaceWith(t, overlay.Config{Workspace: dir, Tier: tier})
+	s.write("gone", "gone")
+	for i := range more {
+		s.write(fmt.Sprint("more", i), "old")
+	}
+	s.snapshot()
+	before := s.state()
+	s.rename("b.txt", "x", 0)
+	s.rename("x", "b.txt", 0)
+	s.overwrite("b.txt", "CHANGED", 0)
+	s.overwrite("dir/c.txt", "CHANGED", 0)
+	s.unlink("gone")
+	for i := range more {
+		s.overwrite(fmt.Sprint("more", i), "new", 0)
+	}
+	return s, before
+}
+
+// killedAt closes the workspace and has another process roll it back that dies at a point.
+func (s *space) killedAt(at string) {
+	s.Helper()
+	s.ok(s.w.Close())
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), envVictim+"="+strings.Join([]string{s.dir, s.cfg.Tier, s.cfg.TmpfsDir}, "\n"), crash.EnvAt+"="+at)
+	out, err := cmd.CombinedOutput()
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+		s.Fatalf("it was not killed: %v: %s", err, out)
 	}
 }

@@ -4,6 +4,7 @@ package overlay
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/hyperfs/hyperfs/checkpoint"
@@ -21,6 +22,12 @@ type plan struct {
 	wanted  map[checkpoint.ID]int    // of an inode: +1 for each slot that gets it, -1 for each that loses it
 	changes map[checkpoint.Slot]bool // the slots in slots
 	remake  []checkpoint.ID          // directories that have to be made anew first; the plan is made again after that
+}
+
+// fitsOneCommit reports whether what has to be recorded is surely little enough for one transaction.
+func (p *plan) fitsOneCommit() bool {
+	hasXattrs := func(i *inodeRestore) bool { return i.hasX } // each may be of 64 KiB
+	return len(p.remake) == 0 && len(p.slots)+len(p.inodes) <= oneCommit && !slices.ContainsFunc(p.inodes, hasXattrs)
 }
 
 // slotChange is a slot that holds something else than it did.

@@ -233,19 +233,31 @@ func (r *restorer) openForRestore(n *Node) (int, error) {
 	return unix.Open(procPath(ref.fd), unix.O_RDWR|unix.O_CLOEXEC, 0) // its mode comes back with its attributes
 }
 
-// freeShared takes the tier's name away from files that are in the workspace now: a write there must not reach a
-// preimage. No checkpoint needs their records any more.
-func (r *restorer) freeShared() error {
-	b := r.w.store.NewBatch()
-	defer b.Cancel()
+// forgetShared deletes the records of preimages whose files are in the workspace now. No checkpoint needs them any more.
+func (r *restorer) forgetShared(b interface {
+	DeleteContent(checkpoint.Epoch, checkpoint.ID) error
+}) error {
 	for _, s := range r.shared {
 		if err := b.DeleteContent(r.view.fold.Saved[s.id], s.id); err != nil {
 			return err
 		}
 	}
-	if err := b.Flush(); err != nil {
+	return nil
+}
+
+// forgetManyShared is forgetShared for any number of them.
+func (r *restorer) forgetManyShared() error {
+	b := r.w.store.NewBatch()
+	defer b.Cancel()
+	if err := r.forgetShared(b); err != nil {
 		return err
 	}
+	return b.Flush()
+}
+
+// removeShared takes the tier's name away from files that are in the workspace now: a write there must not reach a preimage. Their
+// records are gone.
+func (r *restorer) removeShared() error {
 	return inParallel(r.shared, func(s *inodeRestore) error { return r.t.tier.remove(s.content.Ref) })
 }
 

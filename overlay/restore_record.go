@@ -9,12 +9,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// recordAll writes what the undo of this rollback needs, before anything is changed.
-func (r *restorer) recordAll() error {
-	r.recorded = map[checkpoint.ID]bool{}
-	r.view.reread() // the epoch has begun since, with contents of files that somebody has open
+// recorder takes records: a transaction, or a batch.
+type recorder interface {
+	PutSlot(checkpoint.Epoch, checkpoint.Slot, checkpoint.Occupant) error
+	PutAttr(checkpoint.Epoch, checkpoint.ID, checkpoint.Attr) error
+	PutContent(checkpoint.Epoch, checkpoint.ID, checkpoint.Content) error
+	PutXattrs(checkpoint.Epoch, checkpoint.ID, []checkpoint.Xattr) error
+	PutLoc(checkpoint.ID, checkpoint.Loc) error
+}
+
+// recordInBatch is recordAll for any number of records.
+func (r *restorer) recordInBatch() error {
 	b := r.w.store.NewBatch()
 	defer b.Cancel()
+	if err := r.recordAll(b); err != nil {
+		return err
+	}
+	return b.Flush()
+}
+
+// recordAll writes what the undo of this rollback needs, before anything is changed.
+func (r *restorer) recordAll(b recorder) error {
+	r.recorded = map[checkpoint.ID]bool{}
+	r.view.reread() // the epoch has begun since, with contents of files that somebody has open
 	for _, c := range r.plan.slots {
 		if err := r.recordSlot(b, c.slot, c.held); err != nil {
 			return err
@@ -33,11 +50,11 @@ func (r *restorer) recordAll() error {
 			return err
 		}
 	}
-	return b.Flush()
+	return nil
 }
 
 // recordMovedDir notes the attributes of a directory that is about to be moved, which may change its modification time.
-func (r *restorer) recordMovedDir(b *checkpoint.Batch, o checkpoint.Occupant) error {
+func (r *restorer) recordMovedDir(b recorder, o checkpoint.Occupant) error {
 	if o.ID.IsZero() || o.Mode&unix.S_IFMT != unix.S_IFDIR {
 		return nil
 	}
@@ -46,7 +63,7 @@ func (r *restorer) recordMovedDir(b *checkpoint.Batch, o checkpoint.Occupant) er
 }
 
 // recordPlace notes where an inode is about to be put, before the places where it may be until then.
-func (r *restorer) recordPlace(b *checkpoint.Batch, c *slotChange) error {
+func (r *restorer) recordPlace(b recorder, c *slotChange) error {
 	if c.want.ID.IsZero() {
 		return nil
 	}
@@ -70,7 +87,7 @@ func (r *restorer) recordPlace(b *checkpoint.Batch, c *slotChange) error {
 	return b.PutLoc(c.want.ID, checkpoint.Loc{Slots: slots})
 }
 
-func (r *restorer) recordSlot(b *checkpoint.Batch, s checkpoint.Slot, held checkpoint.Occupant) error {
+func (r *restorer) recordSlot(b recorder, s checkpoint.Slot, held checkpoint.Occupant) error {
 	if r.resumed {
 		has := false
 		err := r.view.read(func(tx *checkpoint.Tx) (err error) { has, err = tx.HasSlot(r.intent.Epoch, s); return err })
@@ -84,7 +101,7 @@ func (r *restorer) recordSlot(b *checkpoint.Batch, s checkpoint.Slot, held check
 	return r.recordAttr(b, s.Dir)
 }
 
-func (r *restorer) recordAttr(b *checkpoint.Batch, id checkpoint.ID) error {
+func (r *restorer) recordAttr(b recorder, id checkpoint.ID) error {
 	if r.recorded[id] {
 		return nil
 	}
@@ -109,7 +126,7 @@ func (r *restorer) recordAttr(b *checkpoint.Batch, id checkpoint.ID) error {
 	return b.PutAttr(r.intent.Epoch, id, r.t.attrRecord(&st, at))
 }
 
-func (r *restorer) recordInode(b *checkpoint.Batch, i *inodeRestore) error {
+func (r *restorer) recordInode(b recorder, i *inodeRestore) error {
 	if err := r.recordAttr(b, i.id); err != nil {
 		return err
 	}
@@ -134,7 +151,7 @@ func (r *restorer) recordInode(b *checkpoint.Batch, i *inodeRestore) error {
 	return r.recordContent(b, i)
 }
 
-func (r *restorer) recordXattrs(b *checkpoint.Batch, i *inodeRestore) error {
+func (r *restorer) recordXattrs(b recorder, i *inodeRestore) error {
 	has := false
 	err := r.view.read(func(tx *checkpoint.Tx) (err error) { has, err = tx.HasXattrs(r.intent.Epoch, i.id); return err })
 	if err != nil || has {
@@ -148,7 +165,7 @@ func (r *restorer) recordXattrs(b *checkpoint.Batch, i *inodeRestore) error {
 }
 
 // recordContent saves what is about to be overwritten in place.
-func (r *restorer) recordContent(b *checkpoint.Batch, i *inodeRestore) error {
+func (r *restorer) recordContent(b recorder, i *inodeRestore) error {
 	has := false
 	err := r.view.read(func(tx *checkpoint.Tx) (err error) { has, err = tx.HasContent(r.intent.Epoch, i.id); return err })
 	if err != nil || has {

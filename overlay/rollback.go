@@ -101,8 +101,12 @@ func (w *Workspace) rollback(ctx context.Context, c checkpoint.Checkpoint, o Rol
 	return res, nil
 }
 
-// prepare plans the rollback and makes the undo checkpoint together with the intent. Until it returns nil, nothing is
-// changed. The caller holds tree.mu alone.
+// oneCommit is up to how many changes the records of a rollback are committed together with its intent. More may not fit into
+// one transaction.
+const oneCommit = 64
+
+// prepare plans the rollback and makes the undo checkpoint together with the intent, and with the records if they are few. Until
+// it returns nil, nothing is changed. The caller holds tree.mu alone.
 func (w *Workspace) prepare(c checkpoint.Checkpoint, o RollbackOptions) (*restorer, error) {
 	t := w.tree
 	fold, err := w.store.Fold(c.Epoch, 0)
@@ -118,6 +122,11 @@ func (w *Workspace) prepare(c checkpoint.Checkpoint, o RollbackOptions) (*restor
 	r.intent = intent{Target: c.ID, Undo: undo.ID, Drop: o.Discard}
 	err = w.beginEpoch(func(tx *checkpoint.Tx, e checkpoint.Epoch) error {
 		undo.Epoch, r.intent.Epoch = e, e
+		if r.intent.Apply = r.plan.fitsOneCommit(); r.intent.Apply {
+			if err := r.recordAll(tx); err != nil {
+				return err
+			}
+		}
 		w.list.Lock()
 		defer w.list.Unlock()
 		w.seq++
@@ -136,7 +145,11 @@ func (w *Workspace) prepare(c checkpoint.Checkpoint, o RollbackOptions) (*restor
 		r.view.close()
 		return nil, err
 	}
-	crash.Point("rollback-intent")
+	if r.intent.Apply {
+		crash.Point("rollback-apply")
+	} else {
+		crash.Point("rollback-intent")
+	}
 	return r, nil
 }
 
@@ -159,24 +172,34 @@ func putIntent(tx *checkpoint.Tx, in intent) error {
 	return tx.PutMeta(metaIntent, b)
 }
 
-// run makes the records and then the changes.
+// run makes the records, unless they are made, and then the changes.
 func (r *restorer) run() error {
-	if err := r.remakeDirs(); err != nil {
-		return r.fail(err)
+	if !r.intent.Apply {
+		if err := r.recordMany(); err != nil {
+			return r.fail(err)
+		}
 	}
-	if err := r.recordAll(); err != nil {
-		return r.fail(err)
-	}
-	r.intent.Apply = true
-	if err := r.w.store.Update(func(tx *checkpoint.Tx) error { return putIntent(tx, r.intent) }); err != nil {
-		return r.fail(err)
-	}
-	crash.Point("rollback-apply")
 	if err := r.apply(); err != nil {
 		return err // the intent stays: the next start finishes it
 	}
 	crash.Point("rollback-applied")
 	return r.finish()
+}
+
+// recordMany makes records that don't fit into the commit of the intent.
+func (r *restorer) recordMany() error {
+	if err := r.remakeDirs(); err != nil {
+		return err
+	}
+	if err := r.recordInBatch(); err != nil {
+		return err
+	}
+	r.intent.Apply = true
+	if err := r.w.store.Update(func(tx *checkpoint.Tx) error { return putIntent(tx, r.intent) }); err != nil {
+		return err
+	}
+	crash.Point("rollback-apply")
+	return nil
 }
 
 // fail takes the intent back after a failure that came before any change.
@@ -200,11 +223,19 @@ func (r *restorer) fail(err error) error {
 // from it is of no use to it any more.
 func (r *restorer) finish() error {
 	w := r.w
-	if err := r.freeShared(); err != nil {
-		return err
+	few := len(r.shared) <= oneCommit
+	if !few {
+		if err := r.forgetManyShared(); err != nil {
+			return err
+		}
 	}
 	changed := map[string]checkpoint.Checkpoint{}
 	err := w.beginEpoch(func(tx *checkpoint.Tx, e checkpoint.Epoch) error {
+		if few {
+			if err := r.forgetShared(tx); err != nil {
+				return err
+			}
+		}
 		w.list.RLock()
 		defer w.list.RUnlock()
 		now := time.Now()
@@ -243,6 +274,9 @@ func (r *restorer) finish() error {
 	w.head = r.newHead()
 	w.list.Unlock()
 	crash.Point("rollback-done")
+	if err := r.removeShared(); err != nil {
+		w.log.Warn("a preimage that is not needed any more could not be removed; gc will", "err", err)
+	}
 	return w.setProtecting()
 }
 
@@ -303,7 +337,7 @@ func (w *Workspace) resume() error {
 	if err := r.remakeDirs(); err != nil {
 		return err
 	}
-	if err := r.recordAll(); err != nil {
+	if err := r.recordInBatch(); err != nil {
 		return err
 	}
 	if err := r.apply(); err != nil {
