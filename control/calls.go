@@ -87,7 +87,7 @@ func (c *Client) Diff(ctx context.Context, from, to string, expand bool) (overla
 
 // Patch writes the same as a patch that git apply takes to w. If it gives nil, all of the patch was written.
 func (c *Client) Patch(ctx context.Context, from, to string, w io.Writer) error {
-	resp, err := c.request(ctx, "patch", http.MethodGet, "/v1/patch", values("from", from, "to", to), nil)
+	resp, err := c.stream(ctx, "patch", "/v1/patch", values("from", from, "to", to))
 	if err != nil {
 		return err
 	}

@@ -52,8 +52,13 @@ func (c *Client) Close() error {
 	return nil
 }
 
+// stream makes a call whose reply, with the status 200, may be long or without an end. The caller closes its body.
+func (c *Client) stream(ctx context.Context, op, path string, q url.Values) (*http.Response, error) {
+	return c.request(ctx, op, http.MethodGet, path, q, nil, false)
+}
+
 // request sends body, if there is one, as JSON and gives the reply, whose status is 200. The caller closes its body.
-func (c *Client) request(ctx context.Context, op, method, path string, q url.Values, body any) (*http.Response, error) {
+func (c *Client) request(ctx context.Context, op, method, path string, q url.Values, body any, whole bool) (*http.Response, error) {
 	target := baseURL + path
 	if len(q) > 0 {
 		target += "?" + q.Encode()
@@ -73,7 +78,7 @@ func (c *Client) request(ctx context.Context, op, method, path string, q url.Val
 	if err != nil {
 		return nil, errs.Wrap(Usage, op, "", err)
 	}
-	resp, err := c.transport.RoundTrip(req)
+	resp, err := c.transport.roundTrip(req, whole)
 	if err != nil {
 		return nil, unreachable(ctx, op, err)
 	}
@@ -102,7 +107,7 @@ func unreachable(ctx context.Context, op string, err error) error {
 
 // call sends a request and decodes its reply into reply.
 func (c *Client) call(ctx context.Context, op, method, path string, q url.Values, body, reply any) error {
-	resp, err := c.request(ctx, op, method, path, q, body)
+	resp, err := c.request(ctx, op, method, path, q, body, true)
 	if err != nil {
 		return err
 	}

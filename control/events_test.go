@@ -77,7 +77,7 @@ func TestEventsEndWithTheirContext(t *testing.T) {
 func TestAQuietStreamHasHeartbeats(t *testing.T) {
 	s := start(t, &fakeWorkspace{})
 	s.server.heartbeat = time.Millisecond
-	resp, err := s.request(ctx, "events", "GET", "/v1/events", nil, nil)
+	resp, err := s.stream(ctx, "events", "/v1/events", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +116,7 @@ func TestASubscriberThatDoesNotReadHoldsUpNobody(t *testing.T) {
 	s := start(t, &fakeWorkspace{})
 	c, cancel := context.WithCancel(ctx)
 	defer cancel()
-	resp, err := s.request(c, "events", "GET", "/v1/events", nil, nil)
+	resp, err := s.stream(c, "events", "/v1/events", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

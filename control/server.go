@@ -45,6 +45,8 @@ type Server struct {
 	document  func() any // through a field, since routes must not refer to itself
 	mux       *http.ServeMux
 	http      *http.Server
+	base      context.Context // of every request; ends with closing
+	lanes     lanes
 	requests  atomic.Int64
 	listener  atomic.Pointer[net.Listener] // set by Serve
 
@@ -77,14 +79,15 @@ func NewServer(o Options) *Server {
 		s.log = slog.New(slog.DiscardHandler)
 	}
 	s.mux = s.newMux()
-	ctx, cancel := context.WithCancel(context.Background())
+	base, cancel := context.WithCancel(context.Background())
+	s.base = base
 	s.http = &http.Server{
-		Handler:           s.mux,
+		Handler:           http.HandlerFunc(s.serve),
 		ReadHeaderTimeout: headerTimeout,
 		ReadTimeout:       readTimeout,
 		IdleTimeout:       idleTimeout,
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
-		BaseContext:       func(net.Listener) context.Context { return ctx },
+		BaseContext:       func(net.Listener) context.Context { return base },
 	}
 	go func() {
 		<-s.closing
@@ -124,6 +127,7 @@ func (s *Server) Close(release func() error) error {
 		close(s.released)
 		ctx, cancel := context.WithTimeout(context.Background(), shutdownGrace)
 		defer cancel()
+		s.lanes.end(ctx)
 		if s.http.Shutdown(ctx) != nil {
 			s.http.Close()
 		}
@@ -166,6 +170,15 @@ func (s *Server) newMux() *http.ServeMux {
 	return mux
 }
 
+// serve answers a request that came over a plain connection.
+func (s *Server) serve(w http.ResponseWriter, req *http.Request) {
+	if wantsLane(req) {
+		s.openLane(w, req)
+		return
+	}
+	s.mux.ServeHTTP(w, req)
+}
+
 // errMethod marks the error of a wrong method.
 var errMethod = errors.New("wrong method")
 
@@ -195,6 +208,9 @@ func (s *Server) run(r route, w http.ResponseWriter, req *http.Request) error {
 	}
 	if c.body, err = s.body(r, w, req); err != nil {
 		return err
+	}
+	if _, whole := w.(*laneReply); whole && r.reply == nil {
+		return errs.New(Usage, r.op, "", "its reply is a stream, which takes a connection of its own").WithHint("send it without Upgrade")
 	}
 	if r.op != "unmount" { // which waits for all others, and does not touch the workspace
 		s.gate.RLock()

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"io"
-	"net/http"
 	"strings"
 
 	"github.com/hyperfs/hyperfs/overlay"
@@ -17,7 +16,7 @@ const maxEvent = 1 << 20
 // Events subscribes to changes of state. When it returns, the subscription is in force. The channel is closed when ctx
 // ends, when the daemon does, or when the connection breaks. Who reads too slowly gets an event of the type EventLost.
 func (c *Client) Events(ctx context.Context) (<-chan overlay.Event, error) {
-	resp, err := c.request(ctx, "events", http.MethodGet, "/v1/events", nil, nil)
+	resp, err := c.stream(ctx, "events", "/v1/events", nil)
 	if err != nil {
 		return nil, err
 	}

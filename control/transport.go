@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 )
@@ -14,7 +15,7 @@ import (
 // maxIdleConns is how many connections a client keeps open between calls.
 const maxIdleConns = 8
 
-// transport is an http.RoundTripper for one server on a fast local connection. In contrast to http.Transport, a call
+// transport makes calls to one server on a fast local connection. In contrast to http.Transport, a call
 // writes and reads on its own goroutine: that saves most of a round trip's time, which is spent on waking others up.
 type transport struct {
 	dial func(context.Context) (net.Conn, error)
@@ -26,17 +27,21 @@ type transport struct {
 // clientConn is an open connection. One call uses it at a time.
 type clientConn struct {
 	net.Conn
-	r *bufio.Reader
-	w *bufio.Writer
+	r    *bufio.Reader
+	w    *bufio.Writer
+	lane bool // upgraded to laneProtocol
 }
 
-// RoundTrip sends a request and reads the head of its reply. The reply's body must be closed; read to its end, it gives the
-// connection back for the next call.
-func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
+// roundTrip sends a request and reads the head of its reply. The reply's body must be closed; read to its end, it gives the
+// connection back for the next call. whole says that the reply is no stream, so that it may come over a lane.
+func (t *transport) roundTrip(req *http.Request, whole bool) (*http.Response, error) {
 	ctx := req.Context()
-	c, err := t.conn(ctx)
+	c, err := t.conn(ctx, whole)
 	if err != nil {
 		return nil, err
+	}
+	if whole && !c.lane {
+		req.Header["Connection"], req.Header["Upgrade"] = []string{"Upgrade"}, []string{laneProtocol}
 	}
 	// When the context ends, reading and writing do.
 	stop := context.AfterFunc(ctx, func() { c.SetDeadline(time.Unix(1, 0)) })
@@ -64,13 +69,18 @@ func (c *clientConn) exchange(req *http.Request) (*http.Response, error) {
 	if err := c.w.Flush(); err != nil {
 		return nil, err
 	}
-	return http.ReadResponse(c.r, req)
+	resp, err := http.ReadResponse(c.r, req)
+	if err == nil && resp.StatusCode == http.StatusSwitchingProtocols {
+		c.lane = true
+		return http.ReadResponse(c.r, req)
+	}
+	return resp, err
 }
 
-// conn gives an idle connection that is still good, or a new one.
-func (t *transport) conn(ctx context.Context) (*clientConn, error) {
+// conn gives an idle connection that is still good, or a new one. Only with lane may it be one.
+func (t *transport) conn(ctx context.Context, lane bool) (*clientConn, error) {
 	for {
-		c := t.take()
+		c := t.take(lane)
 		if c == nil {
 			break
 		}
@@ -86,16 +96,22 @@ func (t *transport) conn(ctx context.Context) (*clientConn, error) {
 	return &clientConn{Conn: c, r: bufio.NewReader(c), w: bufio.NewWriter(c)}, nil
 }
 
-// take removes the connection that was used last from the idle ones; nil if there is none.
-func (t *transport) take() *clientConn {
+// take removes the connection that was used last from the idle ones; nil if there is none. With lane it takes one if it can, without
+// none.
+func (t *transport) take(lane bool) *clientConn {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	n := len(t.idle) - 1
-	if n < 0 {
+	best := -1
+	for i, c := range t.idle {
+		if c.lane == lane || !c.lane && (best < 0 || !t.idle[best].lane) {
+			best = i
+		}
+	}
+	if best < 0 {
 		return nil
 	}
-	c := t.idle[n]
-	t.idle = t.idle[:n]
+	c := t.idle[best]
+	t.idle = slices.Delete(t.idle, best, best+1)
 	return c
 }
 
@@ -113,7 +129,7 @@ func (t *transport) put(c *clientConn) {
 
 // CloseIdleConnections closes the connections that no call uses.
 func (t *transport) CloseIdleConnections() {
-	for c := t.take(); c != nil; c = t.take() {
+	for c := t.take(true); c != nil; c = t.take(true) {
 		c.Close()
 	}
 }

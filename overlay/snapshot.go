@@ -68,13 +68,7 @@ func (w *Workspace) newCheckpoint(o SnapshotOptions) (checkpoint.Checkpoint, err
 	} else if p.Status != checkpoint.Active {
 		return checkpoint.Checkpoint{}, errs.New(errs.Disposed, "snapshot", o.Parent, "the parent is %s", p.Status)
 	}
-	active := 0
-	for _, c := range w.checkpoints {
-		if c.Status == checkpoint.Active {
-			active++
-		}
-	}
-	if active >= w.cfg.MaxCheckpoints {
+	if active := w.countActive(); active >= w.cfg.MaxCheckpoints {
 		return checkpoint.Checkpoint{}, errs.New(errs.Capacity, "snapshot", "", "there are %d active checkpoints, and no more are allowed", active).
 			WithHint("drop or promote some, or mount with a higher --max-checkpoints")
 	}
@@ -84,6 +78,17 @@ func (w *Workspace) newCheckpoint(o SnapshotOptions) (checkpoint.Checkpoint, err
 		CreatedBy: cmp.Or(o.CreatedBy, "snapshot"), CreatedAt: now, UpdatedAt: now, Message: o.Message,
 		Status: checkpoint.Active, Tier: string(w.tiers.Kind()), GitHead: w.gitHead(),
 	}, nil
+}
+
+// countActive counts the active checkpoints. The caller holds w.list.
+func (w *Workspace) countActive() int {
+	active := 0
+	for _, c := range w.checkpoints {
+		if c.Status == checkpoint.Active {
+			active++
+		}
+	}
+	return active
 }
 
 // commitSnapshot begins a new epoch, and makes c the checkpoint before it. The caller holds tree.mu alone.

@@ -18,8 +18,9 @@ func (w *Workspace) Status() Status {
 	if w.check("status") != nil {
 		return s
 	}
-	active := w.all(func(c *checkpoint.Checkpoint) bool { return c.Status == checkpoint.Active })
-	s.Checkpoints = len(active)
+	w.list.RLock()
+	s.Checkpoints = w.countActive()
+	w.list.RUnlock()
 	if u, ok := w.undoPoint(); ok {
 		s.Undo = u.ID
 	}
