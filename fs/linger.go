@@ -1,6 +1,10 @@
 package fs
 
-import "time"
+import (
+	"time"
+
+	"github.com/hyperfs/hyperfs/overlay"
+)
 
 const (
 	firstLook = time.Millisecond // until the kernel is through with a close
@@ -14,12 +18,7 @@ const (
 // There is no word when a mapping ends, so it looks again after a while. The caller holds oi.mu.
 func (t *openInodes) linger(oi *openInode, again time.Duration) {
 	f := oi.mapped
-	if f == nil || len(oi.files) > 0 { // the last close comes here again
-		return
-	}
-	if t.onlyOurs(f.Fd()) {
-		oi.mapped = nil
-		t.release(f)
+	if f == nil || len(oi.files) > 0 || t.settle(oi) { // the last close comes here again
 		return
 	}
 	time.AfterFunc(again, func() {
@@ -29,6 +28,32 @@ func (t *openInodes) linger(oi *openInode, again time.Duration) {
 			t.linger(oi, min(2*again, lastLook))
 		}
 	})
+}
+
+// settle releases what lingers if no mapping can write to it any more. The caller holds oi.mu.
+func (t *openInodes) settle(oi *openInode) bool {
+	f := oi.mapped
+	if !t.onlyOurs(f.Fd()) {
+		return false
+	}
+	oi.mapped = nil
+	t.release(f)
+	return true
+}
+
+// settleNow is settle for a node that somebody wants to know of at once.
+func (t *openInodes) settleNow(n *overlay.Node) {
+	t.mu.Lock()
+	oi := t.byNode[n]
+	t.mu.Unlock()
+	if oi == nil {
+		return
+	}
+	oi.mu.Lock()
+	defer oi.mu.Unlock()
+	if oi.mapped != nil && len(oi.files) == 0 {
+		t.settle(oi)
+	}
 }
 
 // drain gives up what lingers.

@@ -46,9 +46,10 @@ func (t notifier) InvalInode(n *overlay.Node) {
 }
 
 // FlushInode makes the kernel write back dirty pages. There is no notification that only does this: it forgets them too. A file that is
-// served past the daemon has none.
+// served past the daemon has none; if it was closed just now, it need not count as open any more.
 func (t notifier) FlushInode(n *overlay.Node) {
 	t.s.counts.add(opFlushInode)
+	t.s.opens.settleNow(n)
 	if t.s.opens.isCached(n) && t.knows(n) {
 		t.s.kernel.InodeNotify(n.Num(), 0, 0)
 	}
