@@ -47,7 +47,8 @@ type inodeRestore struct {
 	xattrs  []checkpoint.Xattr
 	hasX    bool
 	content *checkpoint.Content
-	replace bool // its content is put back by another inode in its slot
+	replace bool               // its content is put back by another inode in its slot
+	now     checkpoint.Content // what it holds before it is restored in place, saved for the undo
 
 	dir    *Node  // of the slot, if the content is replaced
 	staged string // the other inode's name in the store's tmp directory, ready to be put in place

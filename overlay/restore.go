@@ -97,16 +97,8 @@ func (r *restorer) apply() error {
 	if err := r.stageAll(); err != nil {
 		return err
 	}
-	for _, dirs := range []bool{false, true} {
-		for _, i := range r.plan.inodes {
-			if i.node.dir != dirs {
-				continue
-			}
-			if err := r.restoreInode(i); err != nil {
-				return r.failed(i.slot, err)
-			}
-			crash.Point("rollback-inode")
-		}
+	if err := r.restoreInodes(); err != nil {
+		return err
 	}
 	if err := r.restoreDirTimes(); err != nil {
 		return err

@@ -7,17 +7,63 @@ import (
 	"sync"
 
 	"github.com/hyperfs/hyperfs/checkpoint"
+	"github.com/hyperfs/hyperfs/internal/crash"
 	"golang.org/x/sys/unix"
 )
 
-func (r *restorer) restoreInode(i *inodeRestore) error {
-	r.result.Modified++
-	r.restored[i.id] = true
-	r.touched = append(r.touched, i.node)
-	if i.content != nil {
-		if i.replace {
-			return r.replaceInode(i)
+// restoreInodes puts contents and attributes back, those of directories last.
+func (r *restorer) restoreInodes() error {
+	var replaced, inPlace, dirs []*inodeRestore
+	for _, i := range r.plan.inodes {
+		r.result.Modified++
+		r.restored[i.id] = true
+		r.touched = append(r.touched, i.node)
+		switch {
+		case i.node.dir:
+			dirs = append(dirs, i)
+		case i.content != nil && i.replace:
+			replaced = append(replaced, i)
+		default:
+			inPlace = append(inPlace, i)
 		}
+	}
+	if err := r.eachInode(inTurn, replaced, r.replaceInode); err != nil {
+		return err
+	}
+	if err := r.eachInode(r.apart(), inPlace, r.restoreInode); err != nil {
+		return err
+	}
+	return r.eachInode(inTurn, dirs, r.restoreInode)
+}
+
+// eachFunc calls fn for each of a list.
+type eachFunc func(list []*inodeRestore, fn func(*inodeRestore) error) error
+
+// apart is for work that changes nothing but the one inode.
+func (r *restorer) apart() eachFunc {
+	if r.t.mayLift {
+		return inTurn // two that lift the mode of one directory would mistake the lifted one for its own
+	}
+	return inParallel
+}
+
+// eachInode calls fn for each of a list in the given way, and says which file an error is about.
+func (r *restorer) eachInode(each eachFunc, list []*inodeRestore, fn func(*inodeRestore) error) error {
+	var mu sync.Mutex // failed is not for many goroutines
+	return each(list, func(i *inodeRestore) error {
+		err := fn(i)
+		if err == nil {
+			return nil
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		return r.failed(i.slot, err)
+	})
+}
+
+// restoreInode puts back what is restored in place. Many goroutines may call it, each for another inode.
+func (r *restorer) restoreInode(i *inodeRestore) error {
+	if i.content != nil {
 		if err := r.restoreInPlace(i); err != nil {
 			return err
 		}
@@ -28,6 +74,7 @@ func (r *restorer) restoreInode(i *inodeRestore) error {
 	}
 	defer ref.done()
 	i.node.defACL.Store(0)
+	defer crash.Point("rollback-inode")
 	return r.restoreAttr(ref.fd, i)
 }
 
@@ -59,21 +106,7 @@ func (r *restorer) stageAll() error {
 		}
 		list = append(list, i)
 	}
-	var mu sync.Mutex // failed is not for many goroutines
-	each := inParallel[*inodeRestore]
-	if r.t.mayLift {
-		each = inTurn // two that lift the mode of one directory would mistake the lifted one for its own
-	}
-	err := each(list, func(i *inodeRestore) error {
-		err := r.stage(i)
-		if err == nil {
-			return nil
-		}
-		mu.Lock()
-		defer mu.Unlock()
-		return r.failed(i.slot, err)
-	})
-	if err != nil || len(list) == 0 {
+	if err := r.eachInode(r.apart(), list, r.stage); err != nil || len(list) == 0 {
 		return err
 	}
 	return r.recordStaged(list)
@@ -140,6 +173,7 @@ func (r *restorer) replaceInode(i *inodeRestore) error {
 	}
 	r.t.moved(i.id, i.dir, i.slot.Name, nil, "", true, false)
 	r.forget(i.dir, i.slot.Name)
+	crash.Point("rollback-inode")
 	return nil
 }
 

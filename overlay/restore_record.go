@@ -50,7 +50,7 @@ func (r *restorer) recordAll(b recorder) error {
 			return err
 		}
 	}
-	return nil
+	return r.recordContents(b)
 }
 
 // recordMovedDir notes the attributes of a directory that is about to be moved, which may change its modification time.
@@ -135,20 +135,17 @@ func (r *restorer) recordInode(b recorder, i *inodeRestore) error {
 			return err
 		}
 	}
-	if i.content == nil {
+	if i.content == nil || !i.replace {
 		return nil
 	}
-	if i.replace {
-		var st unix.Statx_t
-		if err := r.view.statNode(i.node, &st); err != nil {
-			return err
-		}
-		if r.plan.changes[i.slot] {
-			return nil // the record says what the slot holds now, which is not this inode
-		}
-		return r.recordSlot(b, i.slot, r.t.occupantOf(&st))
+	var st unix.Statx_t
+	if err := r.view.statNode(i.node, &st); err != nil {
+		return err
 	}
-	return r.recordContent(b, i)
+	if r.plan.changes[i.slot] {
+		return nil // the record says what the slot holds now, which is not this inode
+	}
+	return r.recordSlot(b, i.slot, r.t.occupantOf(&st))
 }
 
 func (r *restorer) recordXattrs(b recorder, i *inodeRestore) error {
@@ -164,21 +161,40 @@ func (r *restorer) recordXattrs(b recorder, i *inodeRestore) error {
 	return b.PutXattrs(r.intent.Epoch, i.id, xs)
 }
 
-// recordContent saves what is about to be overwritten in place.
-func (r *restorer) recordContent(b recorder, i *inodeRestore) error {
-	has := false
-	err := r.view.read(func(tx *checkpoint.Tx) (err error) { has, err = tx.HasContent(r.intent.Epoch, i.id); return err })
-	if err != nil || has {
+// recordContents saves what is about to be overwritten in place.
+func (r *restorer) recordContents(b recorder) error {
+	var list []*inodeRestore
+	for _, i := range r.plan.inodes {
+		if i.content == nil || i.replace {
+			continue
+		}
+		has := false
+		err := r.view.read(func(tx *checkpoint.Tx) (err error) { has, err = tx.HasContent(r.intent.Epoch, i.id); return err })
+		if err != nil {
+			return err
+		}
+		if !has {
+			list = append(list, i)
+		}
+	}
+	if err := r.apart()(list, r.saveNow); err != nil { // nothing was changed, so it is not failed
 		return err
 	}
+	for _, i := range list {
+		if err := b.PutContent(r.intent.Epoch, i.id, i.now); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// saveNow saves the content that an inode has. Many goroutines may call it, each for another inode.
+func (r *restorer) saveNow(i *inodeRestore) error {
 	f, err := r.t.openForSave(i.node)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	content, err := r.t.save(f, i.id)
-	if err != nil {
-		return err
-	}
-	return b.PutContent(r.intent.Epoch, i.id, content)
+	i.now, err = r.t.save(f, i.id)
+	return err
 }
