@@ -69,6 +69,7 @@ func (c *clientConn) exchange(req *http.Request) (*http.Response, error) {
 	if err := c.w.Flush(); err != nil {
 		return nil, err
 	}
+	spin(c.Conn)
 	resp, err := http.ReadResponse(c.r, req)
 	if err == nil && resp.StatusCode == http.StatusSwitchingProtocols {
 		c.lane = true
