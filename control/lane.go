@@ -55,11 +55,12 @@ func (s *Server) openLane(w http.ResponseWriter, first *http.Request) {
 		writeError(w, errs.Wrap(Internal, "upgrade the connection", "", err))
 		return
 	}
-	defer conn.Close()
 	if !s.lanes.add(conn) {
+		conn.Close()
 		return
 	}
-	defer s.lanes.remove(conn)
+	defer s.lanes.remove(conn) // when it is closed, so that nobody sends a request to a server that has ended
+	defer conn.Close()
 	l := &lane{s: s, conn: conn, limit: io.LimitedReader{R: conn}}
 	if n := rw.Reader.Buffered(); n > 0 { // of who does not wait for the answer
 		early, _ := rw.Reader.Peek(n)
