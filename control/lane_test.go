@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/hyperfs/hyperfs/overlay"
 )
@@ -137,6 +138,18 @@ func TestALongCallOnALaneEndsWhenItsCallerIsGone(t *testing.T) {
 	<-w.begun
 	l.Close()
 	<-w.ended
+}
+
+func TestALongCallOnALaneIsNotCutOff(t *testing.T) {
+	w := &fakeWorkspace{block: make(chan struct{})}
+	s := start(t, w)
+	for range 2 { // the first request of a lane, and another
+		w.block = make(chan struct{})
+		time.AfterFunc(3*laneWatchAfter, func() { close(w.block) })
+		if r, err := s.GC(ctx); err != nil || r.Bytes != 4096 {
+			t.Errorf("GC = %+v, %v", r, err)
+		}
+	}
 }
 
 func TestALaneGoesOnAfterALongCall(t *testing.T) {
