@@ -62,7 +62,7 @@ func (s *Server) openLane(w http.ResponseWriter, first *http.Request) {
 	defer s.lanes.remove(conn) // when it is closed, so that nobody sends a request to a server that has ended
 	defer conn.Close()
 	l := &lane{s: s, conn: conn, limit: io.LimitedReader{R: conn, N: laneHeader}} // of what follows while the first is answered
-	if n := rw.Reader.Buffered(); n > 0 { // of who does not wait for the answer
+	if n := rw.Reader.Buffered(); n > 0 {                                         // of who does not wait for the answer
 		early, _ := rw.Reader.Peek(n)
 		l.limit.R = io.MultiReader(bytes.NewReader(early), conn)
 	}
