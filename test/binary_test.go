@@ -38,10 +38,14 @@ func (p *program) build() (string, error) {
 	p.made.Store(true)
 	bin := filepath.Join(dir, "hyperfs")
 	args := []string{"build", "-o", bin}
+	env := "CGO_ENABLED=0"
 	if p.race {
 		args = append(args, "-race")
+		env = "CGO_ENABLED=1"
 	}
-	out, err := exec.Command("go", append(args, "github.com/hyperfs/hyperfs/cmd/hyperfs")...).CombinedOutput()
+	cmd := exec.Command("go", append(args, "github.com/hyperfs/hyperfs/cmd/hyperfs")...)
+	cmd.Env = append(os.Environ(), env)
+	out, err := cmd.CombinedOutput()
 	if err != nil {
 		err = fmt.Errorf("go build: %w\n%s", err, out)
 	}
