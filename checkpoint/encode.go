@@ -4,8 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-
-	"github.com/hyperfs/hyperfs/strategy"
 )
 
 // Keys. All numbers in keys are big endian, so that iteration is in order. An ID takes 16 bytes.
@@ -185,29 +183,6 @@ func decodeAttr(v []byte) (Attr, error) {
 	a.Rdev, a.Nlink = d.uvarint(), uint32(d.uvarint())
 	a.Size, a.Mtime, a.Ctime = d.varint(), d.varint(), d.varint()
 	return a, d.err
-}
-
-func (c Content) encode() []byte {
-	b := append(make([]byte, 0, 64), recordVersion)
-	b = appendString(b, string(c.Ref.Tier))
-	b = appendString(b, c.Ref.Name)
-	b = binary.AppendVarint(b, c.Ref.Size)
-	b = binary.AppendVarint(b, c.Ref.Mtime)
-	if c.Ref.HasSum {
-		b = binary.BigEndian.AppendUint64(b, c.Ref.Sum)
-	}
-	return b
-}
-
-func decodeContent(v []byte) (Content, error) {
-	d := newDecoder(v)
-	var c Content
-	c.Ref.Tier, c.Ref.Name = strategy.Kind(d.string()), d.string()
-	c.Ref.Size, c.Ref.Mtime = d.varint(), d.varint()
-	if d.err == nil && len(d.b) >= 8 {
-		c.Ref.Sum, c.Ref.HasSum = binary.BigEndian.Uint64(d.take(8)), true
-	}
-	return c, d.err
 }
 
 func encodeXattrs(xs []Xattr) []byte {

@@ -2,6 +2,7 @@ package checkpoint
 
 import (
 	"encoding/binary"
+	"errors"
 
 	"github.com/hyperfs/hyperfs/internal/errs"
 	"github.com/hyperfs/hyperfs/strategy"
@@ -11,11 +12,13 @@ import (
 type Fold struct {
 	Slots    map[Slot]Occupant
 	Attrs    map[ID]Attr
-	Contents map[ID]Content
-	Saved    map[ID]Epoch // the epoch of each content record
+	Contents map[ID]Content // joined up to the first that is whole
+	Saved    map[ID]Epoch   // the epoch of the earliest content record
+	WholeIn  map[ID]Epoch   // the epoch of the whole preimage that a content has
 	Xattrs   map[ID][]Xattr
 	Linked   map[ID][]Slot // names that old inodes were given
 	Outside  map[ID]string // paths of what was changed while nobody watched
+	Since    map[ID]Epoch  // the epoch in which that was found
 }
 
 // Empty reports whether nothing was recorded.
@@ -23,10 +26,32 @@ func (f *Fold) Empty() bool {
 	return len(f.Slots) == 0 && len(f.Attrs) == 0 && len(f.Contents) == 0 && len(f.Xattrs) == 0
 }
 
+func newFold() *Fold {
+	return &Fold{
+		Slots: map[Slot]Occupant{}, Attrs: map[ID]Attr{}, Contents: map[ID]Content{}, Saved: map[ID]Epoch{}, WholeIn: map[ID]Epoch{},
+		Xattrs: map[ID][]Xattr{}, Linked: map[ID][]Slot{}, Outside: map[ID]string{}, Since: map[ID]Epoch{},
+	}
+}
+
+// addContent puts the record of an epoch behind those of earlier ones.
+func (f *Fold) addContent(e Epoch, id ID, c Content) {
+	have, ok := f.Contents[id]
+	if !ok {
+		f.Saved[id] = e
+	}
+	if have.Whole() {
+		return
+	}
+	f.Contents[id] = have.over(c)
+	if c.Whole() {
+		f.WholeIn[id] = e
+	}
+}
+
 // Fold reads the records of the epochs from ≤ e < to; to 0 means without end. Aliases are resolved. A record that
 // can't be read is an integrity error.
 func (s *Store) Fold(from, to Epoch) (*Fold, error) {
-	f := &Fold{map[Slot]Occupant{}, map[ID]Attr{}, map[ID]Content{}, map[ID]Epoch{}, map[ID][]Xattr{}, map[ID][]Slot{}, map[ID]string{}}
+	f := newFold()
 	err := s.View(func(tx *Tx) error {
 		err := tx.eachEpoch(keySlot, from, to, func(key, v []byte) error {
 			slot := decodeSlot(key[9:])
@@ -48,11 +73,10 @@ func (s *Store) Fold(from, to Epoch) (*Fold, error) {
 		}
 		err = tx.eachEpoch(keyContent, from, to, func(key, v []byte) error {
 			c, err := decodeContent(v)
-			id := s.Resolve(decodeID(key[9:]))
-			if err := first(f.Contents, id, c, err); err != nil {
-				return err
+			if err == nil {
+				f.addContent(keyEpoch(key), s.Resolve(decodeID(key[9:])), c)
 			}
-			return first(f.Saved, id, keyEpoch(key), nil)
+			return err
 		})
 		if err != nil {
 			return err
@@ -74,7 +98,8 @@ func (s *Store) Fold(from, to Epoch) (*Fold, error) {
 			return err
 		}
 		return tx.eachEpoch(keyOutside, from, to, func(key, v []byte) error {
-			return first(f.Outside, s.Resolve(decodeID(key[9:])), string(v), nil)
+			id := s.Resolve(decodeID(key[9:]))
+			return errors.Join(first(f.Outside, id, string(v), nil), first(f.Since, id, keyEpoch(key), nil))
 		})
 	})
 	return f, err
@@ -147,8 +172,11 @@ func (s *Store) DropEpochs(from, to Epoch) (Freed, error) {
 }
 
 // FoldEpochs joins the epochs from ≤ e < to, that no checkpoint stands between any more: of several records of one
-// slot or inode the earliest stays, where it is.
+// slot or inode the earliest stays, where it is. A content that is not whole takes in what the later ones say.
 func (s *Store) FoldEpochs(from, to Epoch) (Freed, error) {
+	if err := s.joinContents(from, to); err != nil {
+		return Freed{}, err
+	}
 	seen := map[string]bool{}
 	return s.deleteRecords(from, to, func(kind byte, key []byte) bool {
 		k := string(kind) + string(key[9:])
@@ -200,7 +228,7 @@ func (s *Store) deleteRecords(from, to Epoch, keep func(kind byte, key []byte) b
 			if err != nil {
 				return err
 			}
-			f.Contents = append(f.Contents, c.Ref)
+			f.Contents = append(f.Contents, c.Refs()...)
 			return drop(key)
 		})
 		if err != nil {
@@ -312,7 +340,9 @@ func (s *Store) All() (*Named, error) {
 		}
 		err = tx.eachEpoch(keyContent, 0, 0, func(key, v []byte) error {
 			c, err := decodeContent(v)
-			a.Contents[c.Ref.Name] = c.Ref
+			for _, ref := range c.Refs() {
+				a.Contents[ref.Name] = ref
+			}
 			return err
 		})
 		if err != nil {

@@ -3,8 +3,6 @@ package checkpoint
 import (
 	"fmt"
 	"time"
-
-	"github.com/hyperfs/hyperfs/strategy"
 )
 
 // ID is the identity of an inode: its number, and when it was born, so that a number that was used again is not
@@ -55,11 +53,6 @@ type Attr struct {
 type Xattr struct {
 	Name  string
 	Value []byte
-}
-
-// Content is the value of a content record: where the bytes that an inode held are kept.
-type Content struct {
-	Ref strategy.Ref
 }
 
 // Loc says where an inode that the log names can be found: it is in one of Slots, or in the trash. There are two only

@@ -74,7 +74,7 @@ func TestRecordsComeBackAsTheyWereWritten(t *testing.T) {
 		if got := f.Attrs[occ.ID]; got != attr {
 			rt.Errorf("attribute record: got %+v, want %+v", got, attr)
 		}
-		if got := f.Contents[occ.ID]; got != content {
+		if got := f.Contents[occ.ID]; !reflect.DeepEqual(got, content) {
 			rt.Errorf("content record: got %+v, want %+v", got, content)
 		}
 		if got := f.Xattrs[occ.ID]; fmt.Sprint(got) != fmt.Sprint(xattrs) {

@@ -94,6 +94,7 @@ func (t *Tree) becomes(n *Node, id checkpoint.ID) []link {
 		delete(t.nodes, n.id)
 	}
 	n.id = id
+	n.blocks.Store(nil)
 	t.nodes[id] = n
 	return lost
 }

@@ -116,12 +116,13 @@ func (w *Workspace) free(f checkpoint.Freed) GCResult {
 	w.tree.stir() // deleting one of several names changes an inode
 	res := GCResult{Records: f.Records}
 	for _, ref := range f.Contents {
+		bytes := w.tiers.bytes(ref)
 		if err := w.tiers.remove(ref); err != nil {
 			w.log.Warn("a preimage can't be removed", "name", ref.Name, "err", err)
 			continue
 		}
 		res.Backups++
-		res.Bytes += ref.Size
+		res.Bytes += bytes
 	}
 	for _, id := range f.Occupants {
 		freed, bytes, err := w.tree.freeTrash(id)

@@ -12,15 +12,15 @@ func (h *Handle) ReadAt(p []byte, off int64) (n int, err error) {
 	return max(n, 0), err
 }
 
-// change runs fn with the preimage of the whole content made safe before.
-func (h *Handle) change(fn func() error) error {
+// change runs fn, which changes no old bytes but those in s, with these made safe before. What is safe already waits for nobody.
+func (h *Handle) change(s span, fn func() error) error {
 	t, n := h.t, h.node
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	t.stir()
-	if t.protecting && n.contentIn.Load() != uint64(t.epoch) && n.newIn.Load() != uint64(t.epoch) {
+	if !t.isSafe(n, s) {
 		n.mu.Lock()
-		err := t.protectContent(n)
+		err := t.protectSpan(n, s)
 		n.mu.Unlock()
 		if err != nil {
 			return err
@@ -31,7 +31,7 @@ func (h *Handle) change(fn func() error) error {
 
 // WriteAt writes as pwrite(2) does.
 func (h *Handle) WriteAt(p []byte, off int64) (n int, err error) {
-	err = h.change(func() error {
+	err = h.change(spanOf(off, int64(len(p))), func() error {
 		return ignoringEINTR(func() (err error) { n, err = unix.Pwrite(h.fd, p, off); return err })
 	})
 	return max(n, 0), err
@@ -47,9 +47,23 @@ func (h *Handle) Fsync(datasync bool) error {
 
 // Fallocate is fallocate(2), with all modes that the lower has.
 func (h *Handle) Fallocate(mode uint32, off, length int64) error {
-	return h.change(func() error {
+	return h.change(allocates(mode, off, length), func() error {
 		return ignoringEINTR(func() error { return unix.Fallocate(h.fd, mode, off, length) })
 	})
+}
+
+// allocates gives the bytes that fallocate(2) changes: with most modes none but those that it adds. What a mode does that is not known
+// here, it may do to all.
+func allocates(mode uint32, off, length int64) span {
+	switch mode &^ unix.FALLOC_FL_KEEP_SIZE {
+	case 0, unix.FALLOC_FL_UNSHARE_RANGE:
+		return noBytes
+	case unix.FALLOC_FL_PUNCH_HOLE, unix.FALLOC_FL_ZERO_RANGE:
+		return spanOf(off, length)
+	case unix.FALLOC_FL_COLLAPSE_RANGE, unix.FALLOC_FL_INSERT_RANGE:
+		return span{max(off, 0), toEnd}
+	}
+	return allBytes
 }
 
 // Lseek is lseek(2), for SEEK_DATA and SEEK_HOLE. The offset of the handle means nothing.
@@ -59,7 +73,11 @@ func (h *Handle) Lseek(off int64, whence int) (int64, error) {
 
 // CopyFileRange is copy_file_range(2) from h to out.
 func (h *Handle) CopyFileRange(offIn int64, out *Handle, offOut int64, length, flags int) (n int, err error) {
-	err = out.change(func() error {
+	length, err = h.available(offIn, length)
+	if err != nil {
+		return 0, err
+	}
+	err = out.change(spanOf(offOut, int64(length)), func() error {
 		return ignoringEINTR(func() (err error) {
 			in, to := offIn, offOut
 			n, err = unix.CopyFileRange(h.fd, &in, out.fd, &to, length, flags)
@@ -67,4 +85,16 @@ func (h *Handle) CopyFileRange(offIn int64, out *Handle, offOut int64, length, f
 		})
 	})
 	return max(n, 0), err
+}
+
+// available gives how much of length there is from off on: more will not be copied, even if the file grows meanwhile.
+func (h *Handle) available(off int64, length int) (int, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(h.fd, &st); err != nil {
+		return 0, err
+	}
+	if off < 0 || off >= st.Size {
+		return min(length, 0), nil
+	}
+	return int(min(int64(length), st.Size-off)), nil
 }

@@ -25,13 +25,14 @@ type Node struct {
 
 	// What this epoch knows of the inode. Each holds the epoch in which it was found out, so that a new epoch makes
 	// all of them void. Read without a lock, written under mu.
-	newIn     atomic.Uint64 // it is new
-	oldIn     atomic.Uint64 // it is old
-	attrIn    atomic.Uint64 // it has an attribute record
-	contentIn atomic.Uint64 // it has a content record
-	xattrIn   atomic.Uint64 // it has an xattr record, or had no xattrs
-	locIn     atomic.Uint64 // the store knows where it is; holds Tree.locGen
-	defACL    atomic.Int32  // of a directory: whether it has a default ACL; 0 is unknown, 1 no, 2 yes
+	newIn     atomic.Uint64               // it is new
+	oldIn     atomic.Uint64               // it is old
+	attrIn    atomic.Uint64               // it has an attribute record
+	contentIn atomic.Uint64               // it has a content record, and nothing more has to be saved
+	xattrIn   atomic.Uint64               // it has an xattr record, or had no xattrs
+	locIn     atomic.Uint64               // the store knows where it is; holds Tree.locGen
+	blocks    atomic.Pointer[savedBlocks] // it has a content record with block preimages
+	defACL    atomic.Int32                // of a directory: whether it has a default ACL; 0 is unknown, 1 no, 2 yes
 
 	// Guarded by Tree.nodesMu.
 	id       checkpoint.ID
@@ -226,6 +227,7 @@ func (t *Tree) replaceIdentity(n *Node, id checkpoint.ID) {
 		delete(t.nodes, n.id)
 	}
 	n.id = id
+	n.blocks.Store(nil)
 	n.trashed = false
 	t.nodes[id] = n
 }

@@ -26,14 +26,9 @@ func (h *Handle) Direct() bool { return h.direct }
 // Fd gives the descriptor of the file underneath, to register it for passthrough or to splice from. It is valid until Release.
 func (h *Handle) Fd() int { return h.fd }
 
-const (
-	// directCopyMax is the size up to which a preimage is copied at the open, so that writes may bypass the
-	// daemon. A larger file, that may be opened for writing and never written, is copied at the first write, which the daemon must see then.
-	directCopyMax = 1 << 20
-	// replaceMin is the size from which truncating a file to nothing replaces its inode, so that the old one needs no copy. With
-	// the tier posix-link it is done for every file.
-	replaceMin = 64 << 10
-)
+// replaceMin is the size from which truncating a file to nothing replaces its inode, so that the old one needs no copy. With
+// the tier posix-link it is done for every file.
+const replaceMin = 64 << 10
 
 // openMask is what is left to the lower of a caller's flags: the kernel gives each write its offset, and
 // neither O_DIRECT's alignment nor O_NOATIME's rights are the daemon's.
@@ -112,7 +107,8 @@ func truncateFd(fd, flags int) error {
 	return unix.Truncate(procPath(fd), 0)
 }
 
-// protectForDirect makes the content safe for writes that the daemon won't see, unless the copy is not worth it.
+// protectForDirect makes the content safe for writes that the daemon won't see. It does not do that for a large file, which may be opened for writing
+// and never written, and of which less has to be saved if the daemon sees the writes.
 func (t *Tree) protectForDirect(n *Node) (bool, error) {
 	if !t.protecting || n.newIn.Load() == uint64(t.epoch) || n.contentIn.Load() == uint64(t.epoch) {
 		return true, nil
@@ -122,7 +118,7 @@ func (t *Tree) protectForDirect(n *Node) (bool, error) {
 		if err := t.statOpen(n, nil, &st); err != nil {
 			return false, err
 		}
-		if st.Size > directCopyMax {
+		if int64(st.Size) > t.largeMin {
 			return false, nil
 		}
 	}

@@ -196,7 +196,7 @@ func (o *outsideWalk) checkFile(l *logTx, st *unix.Statx_t, path string, isNew b
 		return nil
 	}
 	id := o.t.idOf(st)
-	if saved, err := l.HasContent(o.t.epoch, id); err != nil || saved {
+	if c, _, err := l.Content(o.t.epoch, id); err != nil || c.Whole() { // of blocks, it is not known whether they are those that were changed
 		return err
 	}
 	a, has, err := l.Attr(o.t.epoch, id)

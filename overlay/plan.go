@@ -47,6 +47,7 @@ type inodeRestore struct {
 	xattrs  []checkpoint.Xattr
 	hasX    bool
 	content *checkpoint.Content
+	size    int64              // bytes: that it holds now
 	replace bool               // its content is put back by another inode in its slot
 	now     checkpoint.Content // what it holds before it is restored in place, saved for the undo
 
@@ -85,8 +86,8 @@ func (t *Tree) makePlan(v *view) (*plan, error) {
 // checkOutside refuses what was changed while nobody watched and has no preimage from before.
 func (p *plan) checkOutside() error {
 	for _, id := range sortedByPath(p.view.fold.Outside) {
-		if _, saved := p.view.fold.Contents[id]; saved {
-			continue
+		if in, whole := p.view.fold.WholeIn[id]; whole && in < p.view.fold.Since[id] {
+			continue // what is saved in the same epoch or later has that change in it
 		}
 		return errs.New(errs.Integrity, "rollback", p.view.fold.Outside[id], "it was changed while hyperfs was not running, and what it was before is not known").
 			WithHint("`hyperfs drop` the checkpoint, or make a new one and go on from here")
@@ -304,7 +305,7 @@ func (p *plan) verifyRestored() error {
 		if r.content == nil {
 			return nil
 		}
-		err := p.t.tier.verify(r.content.Ref)
+		err := p.t.tier.verifyContent(*r.content, r.size)
 		if err == nil {
 			return nil
 		}
@@ -358,7 +359,8 @@ func (p *plan) planInode(r *inodeRestore) error {
 	r.xattrs, r.hasX = p.view.fold.Xattrs[r.id]
 	if c, ok := p.view.fold.Contents[r.id]; ok {
 		r.content = &c
-		r.replace = !cheapInPlace(c.Ref) && r.slot.Name != "" && !p.t.isOpen(n) && p.namesAfter(r.id, &st) == 1
+		r.size = int64(st.Size)
+		r.replace = c.Whole() && !cheapInPlace(c.Ref) && r.slot.Name != "" && !p.t.isOpen(n) && p.namesAfter(r.id, &st) == 1
 	}
 	p.inodes = append(p.inodes, r)
 	return nil
@@ -384,8 +386,10 @@ func (p *plan) replacedAlready(r *inodeRestore) bool {
 
 func (p *plan) verifyContents() error {
 	for id, c := range p.view.fold.Contents {
-		if err := p.t.tier.verify(c.Ref); err != nil {
-			return integrity(p.pathOf(id), "its preimage can't be used: %w", err)
+		for _, ref := range c.Refs() {
+			if err := p.t.tier.verify(ref); err != nil {
+				return integrity(p.pathOf(id), "its preimage can't be used: %w", err)
+			}
 		}
 	}
 	return nil

@@ -12,6 +12,7 @@ import (
 
 	"github.com/hyperfs/hyperfs/checkpoint"
 	"github.com/hyperfs/hyperfs/internal/crash"
+	"github.com/hyperfs/hyperfs/strategy"
 	"golang.org/x/sys/unix"
 )
 
@@ -292,67 +293,52 @@ func (t *Tree) protectXattrsOf(n *Node, always bool) error {
 }
 
 // protectContent makes the whole content of a regular file safe, with its attributes. The caller holds n.mu.
-func (t *Tree) protectContent(n *Node) error {
-	e := uint64(t.epoch)
-	if !t.protecting || !n.regular || n.contentIn.Load() == e || n.newIn.Load() == e {
-		return nil
-	}
-	needed := false
-	err := t.record(func(l *logTx) error {
-		isNew, err := t.isNew(l, n)
-		if err != nil || isNew {
-			return err
-		}
-		has, err := l.HasContent(t.epoch, t.identity(n))
-		if has {
-			l.mark(&n.contentIn, e)
-		}
-		needed = !has
-		return err
-	})
-	if err != nil || !needed {
-		return err
-	}
-	if err := t.protectXattrs(n); err != nil { // a write takes capabilities away
-		return err
-	}
-	return t.saveContent(n)
-}
+func (t *Tree) protectContent(n *Node) error { return t.protectSpan(n, allBytes) }
 
-// saveContent puts the content of n away and records it. The caller holds n.mu, or Tree.mu alone.
-func (t *Tree) saveContent(n *Node) error {
-	id := t.identity(n)
+// saveContent puts the content of n away whole and records it; under, if that is not nil, are the blocks that the epoch has already. The
+// caller holds n.mu, or Tree.mu alone.
+func (t *Tree) saveContent(n *Node, under *savedBlocks) error {
 	f, err := t.openForSave(n)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	content, err := t.save(f, id)
+	content, err := t.save(f, t.identity(n))
 	if err != nil {
 		return err
 	}
 	crash.Point("content-saved")
 	defer crash.Point("content-recorded")
-	err = t.record(func(l *logTx) error {
-		if err := t.recordAttr(l, n); err != nil {
-			return err
-		}
-		if err := l.PutContent(t.epoch, id, content); err != nil {
-			return err
-		}
-		l.mark(&n.contentIn, uint64(t.epoch))
-		return nil
-	})
-	if err != nil {
+	if under != nil {
+		content.Parts = []strategy.Ref{under.ref}
+	}
+	if err = t.recordContent(n, content, func(l *logTx) { l.mark(&n.contentIn, uint64(t.epoch)) }); err != nil {
 		_ = t.tier.remove(content.Ref)
 	}
 	return err
 }
 
-// save puts content away under a name that no other preimage has or had since the tree was opened.
+// recordContent names what was saved of n in the log. The caller holds n.mu.
+func (t *Tree) recordContent(n *Node, c checkpoint.Content, marks func(*logTx)) error {
+	return t.record(func(l *logTx) error {
+		if err := t.recordAttr(l, n); err != nil {
+			return err
+		}
+		if marks != nil {
+			marks(l)
+		}
+		return l.PutContent(t.epoch, t.identity(n), c)
+	})
+}
+
+// preimageName gives a name that no other preimage has or had since the tree was opened.
+func (t *Tree) preimageName(id checkpoint.ID) string {
+	return fmt.Sprintf("%x-%s-%x", uint64(t.epoch), id, t.tempNum.Add(1))
+}
+
+// save puts content away whole.
 func (t *Tree) save(f *os.File, id checkpoint.ID) (checkpoint.Content, error) {
-	name := fmt.Sprintf("%x-%s-%x", uint64(t.epoch), id, t.tempNum.Add(1))
-	ref, err := t.tier.save(f, name)
+	ref, err := t.tier.save(f, t.preimageName(id))
 	if err != nil {
 		t.log.Error("a preimage can't be saved", "err", err)
 		return checkpoint.Content{}, plainErrno(err)

@@ -35,7 +35,7 @@ func (t *Tree) replaceForWrite(n *Node) (bool, error) {
 	if !t.keepsByLink() || !t.births { // on overlayfs it can't be known who has a file mapped
 		return false, nil
 	}
-	return t.replace(n, func(st *unix.Statx_t) bool { return st.Size <= directCopyMax }, t.copyInto)
+	return t.replace(n, func(st *unix.Statx_t) bool { return int64(st.Size) <= t.largeMin }, t.copyInto)
 }
 
 // keepsByLink reports whether the tier keeps old inodes themselves.

@@ -142,8 +142,8 @@ func (r *restorer) stage(i *inodeRestore) error {
 	name := r.t.tempName()
 	// A preimage without a checksum is recognised by its mtime, which the workspace's file gets another one of; RAM is another
 	// filesystem, and may fail to free it.
-	i.share = i.content.Ref.HasSum && !i.content.Ref.Tier.Volatile() && !r.neededElsewhere(i)
-	if err := r.t.tier.materialize(i.content.Ref, r.t.tmpFd, name, i.share); err != nil {
+	i.share = len(i.content.Parts) == 0 && i.content.Ref.HasSum && !i.content.Ref.Tier.Volatile() && !r.neededElsewhere(i)
+	if err := r.t.tier.materializeContent(*i.content, r.t.tmpFd, name, i.share); err != nil {
 		return err
 	}
 	if err := r.dress(name, i, xs); err != nil {
@@ -240,7 +240,7 @@ func (r *restorer) neededElsewhere(i *inodeRestore) bool {
 	return false
 }
 
-// restoreInPlace writes the content back into the inode: it has several names, or somebody has it open.
+// restoreInPlace writes the content back into the inode: it has several names, or somebody has it open, or it was kept block by block.
 func (r *restorer) restoreInPlace(i *inodeRestore) error {
 	fd, err := r.openForRestore(i.node)
 	if err != nil {
@@ -248,7 +248,7 @@ func (r *restorer) restoreInPlace(i *inodeRestore) error {
 	}
 	f := os.NewFile(uintptr(fd), "restored")
 	defer f.Close()
-	return r.t.tier.restore(i.content.Ref, f)
+	return r.t.tier.restoreContent(*i.content, f)
 }
 
 func (r *restorer) openForRestore(n *Node) (int, error) {

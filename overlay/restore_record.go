@@ -3,9 +3,11 @@
 package overlay
 
 import (
+	"os"
 	"slices"
 
 	"github.com/hyperfs/hyperfs/checkpoint"
+	"github.com/hyperfs/hyperfs/strategy"
 	"golang.org/x/sys/unix"
 )
 
@@ -195,6 +197,27 @@ func (r *restorer) saveNow(i *inodeRestore) error {
 		return err
 	}
 	defer f.Close()
-	i.now, err = r.t.save(f, i.id)
+	i.now, err = r.saveOverwritten(f, i)
 	return err
+}
+
+// saveOverwritten saves of f what restoring it is going to change: where it was kept block by block, those blocks and what is cut off.
+func (r *restorer) saveOverwritten(f *os.File, i *inodeRestore) (checkpoint.Content, error) {
+	if i.content.Whole() {
+		return r.t.save(f, i.id)
+	}
+	chain, err := r.t.tier.openBlocks(*i.content)
+	if err != nil {
+		return checkpoint.Content{}, err
+	}
+	defer chain.Close()
+	spans := []span{{chain.Size(), toEnd}}
+	for _, e := range chain.Saved() {
+		spans = append(spans, span{e.From, e.To})
+	}
+	b, err := r.t.newPreimage(i.id, f, i.size, spans...)
+	if err != nil {
+		return checkpoint.Content{}, err
+	}
+	return checkpoint.Content{Parts: []strategy.Ref{b.ref}}, nil
 }

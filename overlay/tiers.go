@@ -22,6 +22,7 @@ type tiers struct {
 	probes []strategy.Probe
 	dir    *os.File // of the durable preimages
 	opts   strategy.Options
+	blocks *strategy.Blocks
 	noRAM  bool // no preimage goes to RAM unless the tier in use is there already
 	log    *slog.Logger
 
@@ -43,7 +44,11 @@ func openTiers(kind strategy.Kind, dir *os.File, o strategy.Options, log *slog.L
 	if err != nil {
 		return nil, err
 	}
-	return &tiers{probes: probes, dir: dir, opts: o, noRAM: noRAM, log: log,
+	blocks, err := strategy.OpenBlocks(dir, o)
+	if err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return &tiers{probes: probes, dir: dir, opts: o, blocks: blocks, noRAM: noRAM, log: log,
 		current: s, opened: map[strategy.Kind]strategy.Strategy{s.Kind(): s}}, nil
 }
 
@@ -102,6 +107,9 @@ func onDisk(ref strategy.Ref) strategy.Ref {
 }
 
 func (t *tiers) verify(ref strategy.Ref) error {
+	if ref.Blocks {
+		return t.blocks.Verify(ref)
+	}
 	return t.use(ref, func(s strategy.Strategy, ref strategy.Ref) error { return s.Verify(ref) })
 }
 
@@ -202,7 +210,7 @@ func (t *tiers) close() error {
 	for _, s := range t.opened {
 		err = errors.Join(err, s.Close())
 	}
-	return errors.Join(err, t.dir.Close())
+	return errors.Join(err, t.blocks.Close(), t.dir.Close())
 }
 
 // save puts the content of f away under a name, in the tier in use or, if that fails, in the next one that works.

@@ -47,6 +47,7 @@ type Tree struct {
 	canMoveDirs            bool   // a directory can be renamed into the trash
 	renameOverFull         error  // what a rename over a directory with entries gives
 	syncCopies             bool   // a copy must be on disk before it takes the place of an old file
+	largeMin, blockSize    int64  // see blocks.go
 	privileged             bool   // the daemon is root: it gives new files to the caller
 	root                   *Node
 	dirs                   *dirCache
@@ -80,6 +81,7 @@ func (t *Tree) SetNotifier(n Notifier) { t.notifier = n }
 func newTree(store *checkpoint.Store, tier *tiers, log *slog.Logger, rootFd, trashFd, tmpFd int) (*Tree, error) {
 	t := &Tree{
 		store: store, tier: tier, log: log, rootFd: rootFd, trashFd: trashFd, tmpFd: tmpFd,
+		largeMin: largeMin, blockSize: blockSize,
 		dirs:      newDirCache(dirCacheSize()),
 		nodes:     map[checkpoint.ID]*Node{},
 		openFiles: map[*Node]struct{}{},

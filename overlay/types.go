@@ -29,6 +29,10 @@ type Config struct {
 	MaxCheckpoints int          // active checkpoints, at most; 0 means 1024
 	Sync           bool         // preimages and records survive power loss, not only the end of the daemon
 	Logger         *slog.Logger // nil means none
+
+	// What measurements decide, and only tests have to change: 0 means the default.
+	LargeMin  int64 // bytes: a larger old file that is changed in place is kept block by block
+	BlockSize int64 // bytes: of such a block, a multiple of 4096
 }
 
 // SnapshotOptions are the tags of a new checkpoint. All may be empty.

@@ -4,7 +4,6 @@ package overlay
 
 import (
 	"io"
-	"os"
 	"strings"
 
 	"github.com/hyperfs/hyperfs/checkpoint"
@@ -483,9 +482,10 @@ func (v *view) xattrs(id checkpoint.ID) ([]checkpoint.Xattr, error) {
 }
 
 // open opens the content that a regular file had in the state.
-func (v *view) open(id checkpoint.ID) (*os.File, error) {
-	if c, ok := v.fold.Contents[id]; ok {
-		return v.t.tier.open(c.Ref)
+func (v *view) open(id checkpoint.ID) (contentReader, error) {
+	c := v.fold.Contents[id]
+	if c.Whole() {
+		return v.t.openContent(c, nil)
 	}
 	n, err := v.find(id)
 	if err != nil {
@@ -493,6 +493,9 @@ func (v *view) open(id checkpoint.ID) (*os.File, error) {
 	}
 	if n == nil {
 		return nil, unix.ENOENT
+	}
+	if len(c.Parts) > 0 {
+		return v.t.openContent(c, n)
 	}
 	return v.t.openForSave(n)
 }

@@ -3,6 +3,7 @@
 package overlay
 
 import (
+	"cmp"
 	"errors"
 	"io"
 	"log/slog"
@@ -268,6 +269,7 @@ func (w *Workspace) openTree(rootFd int) error {
 	if w.tree, err = newTree(w.store, w.tiers, w.log, rootFd, trashFd, tmpFd); err != nil {
 		return errs.Wrap(errs.Internal, "open workspace", w.cfg.Workspace, err)
 	}
+	w.tree.largeMin, w.tree.blockSize = cmp.Or(w.cfg.LargeMin, largeMin), cmp.Or(w.cfg.BlockSize, blockSize)
 	return nil
 }
 

@@ -42,6 +42,12 @@ func (d dir) open(name string) (file, error) {
 	return file{fd}, err
 }
 
+// openWritable is open for writing too.
+func (d dir) openWritable(name string) (file, error) {
+	fd, err := d.openat(name, unix.O_RDWR|unix.O_NOFOLLOW|unix.O_NONBLOCK)
+	return file{fd}, err
+}
+
 func (d dir) remove(name string) error {
 	return os.NewSyscallError("unlinkat", unix.Unlinkat(d.fd, name, 0))
 }

@@ -87,6 +87,12 @@ func (d dir) open(name string) (file, error) {
 	return file{f}, err
 }
 
+// openWritable is open for writing too.
+func (d dir) openWritable(name string) (file, error) {
+	f, err := d.root.OpenFile(name, os.O_RDWR, 0)
+	return file{f}, err
+}
+
 func (d dir) remove(name string) error { return d.root.Remove(name) }
 
 // link gives the file name a second name in the directory to, through paths: there is no call relative to handles.

@@ -35,6 +35,7 @@ type Ref struct {
 	Mtime  int64  // ns since 1970: of the tier's own file when it was saved; a cheap sign that nobody touched it
 	Sum    uint64 // of size and bytes, the same for every layout of holes: see summer for what is hashed; 0 with HasSum false where it was not computed
 	HasSum bool
+	Blocks bool // it is a block preimage, see Blocks; Size is what the original had, and there are neither Mtime nor Sum
 }
 
 // Strategy is one tier, ready for use. Its methods may be called concurrently, but only one at a time for one name.
