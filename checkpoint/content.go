@@ -26,18 +26,11 @@ func (c Content) Refs() []strategy.Ref {
 	return append(slices.Clone(c.Parts), c.Ref)
 }
 
-// over is the content where c is the record of an earlier epoch and later all that later ones say.
-func (c Content) over(later Content) Content {
-	if c.Whole() {
-		return c
+// take puts what the record of a later epoch says behind c. It does not change what later has.
+func (c *Content) take(later Content) {
+	if !c.Whole() {
+		c.Ref, c.Parts = later.Ref, append(c.Parts, later.Parts...)
 	}
-	all := Content{Ref: later.Ref, Parts: slices.Clone(c.Parts)}
-	for _, p := range later.Parts {
-		if !slices.Contains(all.Parts, p) {
-			all.Parts = append(all.Parts, p)
-		}
-	}
-	return all
 }
 
 // partsVersion is the first byte of a content record with parts. Without, it has recordVersion, as it always had.
@@ -117,7 +110,7 @@ func (s *Store) joinContents(from, to Epoch) error {
 			case j == nil:
 				byID[string(key[9:])] = &joinedContent{first: slices.Clone(key), Content: c}
 			case !j.Whole():
-				j.Content = j.over(c)
+				j.take(c)
 				j.later = append(j.later, slices.Clone(key))
 			}
 			return nil
@@ -138,4 +131,25 @@ func (j *joinedContent) write(tx *Tx) error {
 		}
 	}
 	return tx.t.Set(j.first, j.encode())
+}
+
+// InEpoch is a content record.
+type InEpoch struct {
+	Epoch Epoch
+	ID    ID // as the record has it: of a regular file, for which there are no aliases
+	Content
+}
+
+// Joined gives the content records of the epochs from ≤ e < to that name several block preimages.
+func (s *Store) Joined(from, to Epoch) (list []InEpoch, err error) {
+	err = s.View(func(tx *Tx) error {
+		return tx.eachEpoch(keyContent, from, to, func(key, v []byte) error {
+			c, err := decodeContent(v)
+			if err == nil && len(c.Parts) > 1 {
+				list = append(list, InEpoch{keyEpoch(key), decodeID(key[9:]), c})
+			}
+			return err
+		})
+	})
+	return list, err
 }

@@ -42,7 +42,8 @@ func (f *Fold) addContent(e Epoch, id ID, c Content) {
 	if have.Whole() {
 		return
 	}
-	f.Contents[id] = have.over(c)
+	have.take(c)
+	f.Contents[id] = have
 	if c.Whole() {
 		f.WholeIn[id] = e
 	}

@@ -99,6 +99,9 @@ func (w *Workspace) collect(ctx context.Context) (GCResult, error) {
 		}
 		crash.Point("gc-folded")
 		res.add(w.free(freed))
+		if err := w.mergeBlocks(from, to, &res); err != nil {
+			return res, err
+		}
 		w.folded[from] = to
 	}
 	for from := range w.folded {

@@ -14,17 +14,23 @@ import (
 // what they saved over it. Underneath is a whole preimage, or the file itself. A byte is what the earliest of them says; what none saved was
 // never changed. One goroutine may use it at a time; end it with Close.
 type Chain struct {
+	b     *Blocks
 	parts []part
+	open  []int // the parts that are open now, the longest first
 	size  int64
 	saved []segment // sorted, without overlaps
 }
 
 // part is one block preimage of a chain.
 type part struct {
-	ref Ref
-	f   file
-	h   header
+	ref    Ref
+	h      header
+	f      file
+	isOpen bool
 }
+
+// maxOpen is how many parts a chain keeps open: there can be as many as checkpoints.
+const maxOpen = 16
 
 // segment is a range of the content that a part has.
 type segment struct {
@@ -47,9 +53,9 @@ func (s segment) behind(off int64) segment {
 
 // OpenChain opens block preimages of one file, the earliest first, of which there is at least one. Damage of their bytes is left to Verify.
 func (b *Blocks) OpenChain(refs []Ref) (*Chain, error) {
-	c := &Chain{}
+	c := &Chain{b: b}
 	for i, ref := range refs {
-		if err := c.add(b, ref); err != nil {
+		if err := c.add(ref); err != nil {
 			c.Close()
 			return nil, failed("open", refs[i].Name, err)
 		}
@@ -58,26 +64,58 @@ func (b *Blocks) OpenChain(refs []Ref) (*Chain, error) {
 }
 
 // add puts a part behind the others.
-func (c *Chain) add(b *Blocks, ref Ref) error {
-	f, h, err := b.open(ref)
+func (c *Chain) add(ref Ref) error {
+	c.parts = append(c.parts, part{ref: ref})
+	i := len(c.parts) - 1
+	f, err := c.file(i)
 	if err != nil {
 		return err
 	}
-	if len(c.parts) == 0 {
-		c.size = h.size
-	} else if err := c.fits(h.size); err != nil {
-		_ = f.close()
+	h, err := readHeader(f, ref)
+	if err != nil {
 		return err
 	}
-	c.parts = append(c.parts, part{ref: ref, f: f, h: h})
-	return c.index(len(c.parts)-1, headerLen)
+	c.parts[i].h = h
+	if i == 0 {
+		c.size = h.size
+	} else if err := c.fits(h.size); err != nil {
+		return err
+	}
+	return c.index(i, headerLen)
+}
+
+// file gives the file of a part, which stays open until others have been asked for.
+func (c *Chain) file(i int) (file, error) {
+	p := &c.parts[i]
+	if p.isOpen {
+		return p.f, nil
+	}
+	if len(c.open) == maxOpen {
+		c.close(c.open[0])
+		c.open = slices.Delete(c.open, 0, 1)
+	}
+	f, _, err := c.b.open(p.ref)
+	if err != nil {
+		return file{}, err
+	}
+	p.f, p.isOpen = f, true
+	c.open = append(c.open, i)
+	return f, nil
+}
+
+func (c *Chain) close(i int) {
+	_ = c.parts[i].f.close()
+	c.parts[i].isOpen = false
 }
 
 // index puts the entries of a part from a place on under what the chain has.
 func (c *Chain) index(i int, from int64) error {
-	p := c.parts[i]
+	f, err := c.file(i)
+	if err != nil {
+		return err
+	}
 	var list []segment
-	err := eachEntry(p.f, p.h, from, func(e entry, _ []byte) error {
+	err = eachEntry(f, c.parts[i].h, from, func(e entry, _ []byte) error {
 		s := segment{e.off, min(e.len, c.size-e.off), 0, i}
 		if e.kind == kindData {
 			s.at = e.dataAt()
@@ -162,14 +200,21 @@ func (c *Chain) Saved() []Extent {
 
 // Grow takes in what was added to the last preimage since.
 func (c *Chain) Grow() error {
-	p := c.last()
-	h, err := readHeader(p.f, p.ref)
-	if err == nil && h.committed > p.h.committed {
-		from := p.h.committed
-		p.h = h
-		err = c.index(len(c.parts)-1, from)
+	return failed("read", c.last().ref.Name, c.grow(len(c.parts)-1))
+}
+
+func (c *Chain) grow(i int) error {
+	f, err := c.file(i)
+	if err != nil {
+		return err
 	}
-	return failed("read", p.ref.Name, err)
+	h, err := readHeader(f, c.parts[i].ref)
+	if err != nil || h.committed == c.parts[i].h.committed {
+		return err
+	}
+	from := c.parts[i].h.committed
+	c.parts[i].h = h
+	return c.index(i, from)
 }
 
 // Patch puts what the preimages have over b, the bytes at off of what is underneath. b lies within Size.
@@ -195,7 +240,11 @@ func (c *Chain) read(s segment, p []byte) error {
 		clear(p)
 		return nil
 	}
-	n, err := c.parts[s.part].f.readAt(p, s.at)
+	f, err := c.file(s.part)
+	if err != nil {
+		return err
+	}
+	n, err := f.readAt(p, s.at)
 	if err != nil || n < len(p) {
 		return fmt.Errorf("%w: it ends at %d within what was saved (%v)", ErrCorrupt, s.at+int64(n), err)
 	}
@@ -246,8 +295,61 @@ func (c *Chain) put(dst file, s segment, buf []byte) error {
 
 // Close releases descriptors.
 func (c *Chain) Close() {
-	for _, p := range c.parts {
-		_ = p.f.close()
+	for _, i := range c.open {
+		c.close(i)
 	}
-	c.parts = nil
+	c.open = nil
+}
+
+// Merge adds to the first of several block preimages of one file, the earliest first, what the others have and it lacks: then it is as good as
+// all of them. Damage in the others must not get a new checksum, so it is an error (ErrCorrupt). It may be called again after it was interrupted.
+func (b *Blocks) Merge(refs []Ref) error {
+	for _, ref := range refs[1:] {
+		if err := b.Verify(ref); err != nil {
+			return err
+		}
+	}
+	c, err := b.OpenChain(refs)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	w, err := b.Append(refs[0])
+	if err != nil {
+		return err
+	}
+	defer w.Close()
+	err = withBuffer(largeSize, func(buf []byte) error {
+		for _, s := range c.saved {
+			if err := c.copyTo(w, s, buf); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return failed("merge into", refs[0].Name, err)
+	}
+	return w.Commit()
+}
+
+// copyTo adds a segment to w, unless it is from there.
+func (c *Chain) copyTo(w *BlockWriter, s segment, buf []byte) error {
+	if s.part == 0 {
+		return nil
+	}
+	if s.at == 0 {
+		return w.addHole(s.off, s.end())
+	}
+	for s.len > 0 {
+		p := buf[:entryLen+min(int64(len(buf)-entryLen), s.len)]
+		if err := c.read(s, p[entryLen:]); err != nil {
+			return err
+		}
+		if err := w.addData(p, s.off); err != nil {
+			return err
+		}
+		s = s.behind(s.off + int64(len(p)-entryLen))
+	}
+	return nil
 }

@@ -61,7 +61,7 @@ func victim(dir string) error {
 // openLife opens the workspace of a life.
 func openLife(dir string, seed uint64) (subject, error) {
 	names := treefs.Options{KeepNames: seed%2 == 0, Direct: seed%4 < 2}
-	return newTreeSubject(filepath.Join(dir, "workspace"), treeOptions{Options: names, Tier: lifeTiers[seed/4%uint64(len(lifeTiers))]})
+	return newTreeSubject(filepath.Join(dir, "workspace"), treeOptions{Options: names, Tier: lifeTiers[seed/4%uint64(len(lifeTiers))], Large: seed%3 > 0})
 }
 
 // lifeTiers are what a life goes through: it finds preimages of one tier when it is opened with another.

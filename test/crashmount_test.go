@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -51,6 +52,9 @@ func killDaemon(t *testing.T, dir string, seed uint64, at string, while time.Dur
 	var o mountOptions
 	if seed%2 == 0 {
 		o.flags = append(o.flags, "--no-passthrough")
+	}
+	if seed%3 > 0 {
+		o.flags = append(o.flags, "--large-min", strconv.Itoa(lowLargeMin), "--block-size", strconv.Itoa(lowBlockSize))
 	}
 	o.plain = seed%8 != 0 // the race detector makes it several times as slow
 	if at != "" {

@@ -85,7 +85,7 @@ type property struct {
 }
 
 // variants is how many ways there are to make a subject.
-const variants = 4
+const variants = 8
 
 func everything() *ops.Generator { return &ops.Generator{Root: os.Getuid() == 0, Checkpoints: true} }
 
@@ -101,7 +101,7 @@ func TestDifferentialTreeIsLikeAPlainDirectory(t *testing.T) {
 func openTree(tier string) func(ws string, variant uint32) (subject, error) {
 	return func(ws string, variant uint32) (subject, error) {
 		names := treefs.Options{KeepNames: variant&1 != 0, Direct: variant&2 != 0}
-		return newTreeSubject(ws, treeOptions{Options: names, Tier: tier})
+		return newTreeSubject(ws, treeOptions{Options: names, Tier: tier, Large: variant&4 != 0})
 	}
 }
 
@@ -119,6 +119,9 @@ func TestDifferentialMountIsLikeAPlainDirectory(t *testing.T) {
 				var o mountOptions
 				if variant&1 != 0 {
 					o.flags = append(o.flags, "--no-passthrough")
+				}
+				if variant&4 != 0 {
+					o.flags = append(o.flags, "--large-min", strconv.Itoa(lowLargeMin), "--block-size", strconv.Itoa(lowBlockSize))
 				}
 				if l.tier != "" {
 					o.flags = append(o.flags, "--tier", l.tier)

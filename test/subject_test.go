@@ -50,8 +50,15 @@ type treeSubject struct {
 // treeOptions of a treeSubject.
 type treeOptions struct {
 	treefs.Options
-	Tier string
+	Tier  string
+	Large bool // files from lowLargeMin on are kept block by block
 }
+
+// What is large, and how large a block is, in tests of that: most files of random trees are smaller than what it is for users.
+const (
+	lowLargeMin  = 8 << 10
+	lowBlockSize = 4 << 10
+)
 
 func newTreeSubject(dir string, o treeOptions) (*treeSubject, error) {
 	s := &treeSubject{dir: dir, o: o}
@@ -59,7 +66,11 @@ func newTreeSubject(dir string, o treeOptions) (*treeSubject, error) {
 }
 
 func (s *treeSubject) open() error {
-	ws, err := overlay.Open(overlay.Config{Workspace: s.dir, Tier: s.o.Tier})
+	cfg := overlay.Config{Workspace: s.dir, Tier: s.o.Tier}
+	if s.o.Large {
+		cfg.LargeMin, cfg.BlockSize = lowLargeMin, lowBlockSize
+	}
+	ws, err := overlay.Open(cfg)
 	if err != nil {
 		return err
 	}

@@ -79,6 +79,8 @@ func (o mountOptions) args() []string {
 		"--sync=" + strconv.FormatBool(o.Sync),
 		"--allow-other=" + strconv.FormatBool(o.AllowOther),
 		"--no-passthrough=" + strconv.FormatBool(o.NoPassthrough),
+		"--large-min", strconv.FormatInt(o.LargeMin, 10),
+		"--block-size", strconv.FormatInt(o.BlockSize, 10),
 		"--debug=" + strconv.FormatBool(o.Debug),
 	}
 	if o.Store != "" {

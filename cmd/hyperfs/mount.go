@@ -72,6 +72,8 @@ func mountFlags() []cli.Flag {
 		&cli.BoolFlag{Name: "sync", EnvVars: []string{"HYPERFS_SYNC"}, Usage: "preimages survive power loss"},
 		&cli.BoolFlag{Name: "allow-other", EnvVars: []string{"HYPERFS_ALLOW_OTHER"}, Usage: "other users may enter the mount"},
 		&cli.BoolFlag{Name: "no-passthrough", EnvVars: []string{"HYPERFS_NO_PASSTHROUGH"}, Usage: "read and write through the daemon even where the kernel could do it alone"},
+		&cli.Int64Flag{Name: "large-min", Hidden: true, EnvVars: []string{"HYPERFS_LARGE_MIN"}, Usage: "for tests: keep files of more than `BYTES` block by block"},
+		&cli.Int64Flag{Name: "block-size", Hidden: true, EnvVars: []string{"HYPERFS_BLOCK_SIZE"}, Usage: "for tests: `BYTES` of such a block"},
 		&cli.BoolFlag{Name: "debug", EnvVars: []string{"HYPERFS_DEBUG"}, Usage: "log every request"},
 	}
 }
@@ -89,6 +91,8 @@ type mountOptions struct {
 	AllowOther     bool
 	NoPassthrough  bool
 	Debug          bool
+
+	LargeMin, BlockSize int64 // bytes; 0 means overlay's
 }
 
 // mountOptionsOf reads the flags for the workspace dir, and cleans up what a dead daemon left there.
@@ -101,6 +105,8 @@ func mountOptionsOf(c *cli.Context, dir string) (o mountOptions, err error) {
 		AllowOther:     c.Bool("allow-other"),
 		NoPassthrough:  c.Bool("no-passthrough"),
 		Debug:          c.Bool("debug"),
+		LargeMin:       c.Int64("large-min"),
+		BlockSize:      c.Int64("block-size"),
 	}
 	if o.MaxCheckpoints <= 0 {
 		return o, errs.New(control.Usage, "mount", "--max-checkpoints", "%d is not positive", o.MaxCheckpoints)
@@ -203,7 +209,7 @@ func (o mountOptions) storeDir() string {
 
 func (o mountOptions) config() overlay.Config {
 	return overlay.Config{Workspace: o.Workspace, Store: o.Store, Tier: o.Tier, NoTmpfs: o.NoTmpfs, TmpfsDir: o.TmpfsDir,
-		MaxCheckpoints: o.MaxCheckpoints, Sync: o.Sync}
+		MaxCheckpoints: o.MaxCheckpoints, Sync: o.Sync, LargeMin: o.LargeMin, BlockSize: o.BlockSize}
 }
 
 func mount(c *cli.Context) error {
