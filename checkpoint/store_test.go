@@ -57,6 +57,12 @@ func TestRecordsComeBackAsTheyWereWritten(t *testing.T) {
 		if rapid.Bool().Draw(rt, "no sum") {
 			content.Ref.Sum, content.Ref.HasSum = 0, false
 		}
+		for i := range rapid.IntRange(0, 3).Draw(rt, "parts") {
+			content.Parts = append(content.Parts, strategy.Ref{Tier: strategy.PureManifest, Name: fmt.Sprint(name, i), Size: rapid.Int64Min(0).Draw(rt, "size"), Blocks: true})
+		}
+		if len(content.Parts) > 0 && rapid.Bool().Draw(rt, "no whole") {
+			content.Ref = strategy.Ref{}
+		}
 		xattrs := []checkpoint.Xattr{{Name: "user." + name, Value: rapid.SliceOf(rapid.Byte()).Draw(rt, "value")}}
 		err := s.Update(func(tx *checkpoint.Tx) error {
 			return errors.Join(tx.PutSlot(epoch, slot, occ), tx.PutAttr(epoch, occ.ID, attr), tx.PutContent(epoch, occ.ID, content), tx.PutXattrs(epoch, occ.ID, xattrs))
