@@ -20,8 +20,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Of the tests' large files.
+// What is large, and of how many bytes a block, in tests; and their large file.
 const (
+	testLargeMin  = 8 << 10
+	testBlockSize = 4 << 10
+
 	largeSize = 20*4096 + 100
 	holeFrom  = 8 * 4096
 	holeTo    = 12 * 4096
@@ -52,7 +55,7 @@ func fillLarge(dir string) {
 	}
 }
 
-// largeSpace is a workspace in which a file of more than 8 KiB is large, and a block has 4 KiB.
+// largeSpace is a workspace with a file that is large in it.
 func largeSpace(t *testing.T, tier string) *space {
 	t.Helper()
 	dir := t.TempDir()
@@ -63,7 +66,7 @@ func largeSpace(t *testing.T, tier string) *space {
 
 func largeSpaceAt(t *testing.T, dir, tier string) *space {
 	t.Helper()
-	return spaceWith(t, overlay.Config{Workspace: dir, Tier: tier, LargeMin: 8 << 10, BlockSize: 4 << 10})
+	return spaceWith(t, overlay.Config{Workspace: dir, Tier: tier, LargeMin: testLargeMin, BlockSize: testBlockSize})
 }
 
 // inPlaceTiers are those that would have to copy a file.

@@ -248,6 +248,7 @@ func (r *restorer) restoreInPlace(i *inodeRestore) error {
 	}
 	f := os.NewFile(uintptr(fd), "restored")
 	defer f.Close()
+	defer crash.Point("content-restored")
 	return r.t.tier.restoreContent(*i.content, f)
 }
 

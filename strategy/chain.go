@@ -8,6 +8,8 @@ import (
 	"runtime"
 	"slices"
 	"sort"
+
+	"github.com/hyperfs/hyperfs/internal/crash"
 )
 
 // Chain is the content that a file had before all changes that some block preimages were made for, the earliest first: what is underneath, with
@@ -264,6 +266,7 @@ func (c *Chain) Apply(dst *os.File) error {
 			if err := c.put(f, s, buf); err != nil {
 				return failed("restore", c.parts[s.part].ref.Name, err)
 			}
+			crash.Point("blocks-applied")
 		}
 		return nil
 	})
