@@ -107,12 +107,9 @@ func truncateFd(fd, flags int) error {
 	return unix.Truncate(procPath(fd), 0)
 }
 
-// protectForDirect makes the content safe for writes that the daemon won't see. It does not do that for a large file, which may be opened for writing
-// and never written, and of which less has to be saved if the daemon sees the writes.
+// protectForDirect makes the content safe for writes that the daemon won't see. A large file does not get such, if it need not, also where
+// there is nothing to protect yet: it may stay open for long, and each later snapshot would have to save it whole.
 func (t *Tree) protectForDirect(n *Node) (bool, error) {
-	if !t.protecting || n.newIn.Load() == uint64(t.epoch) || n.contentIn.Load() == uint64(t.epoch) {
-		return true, nil
-	}
 	if !t.cheapSave() && !t.hasDirect(n) {
 		var st unix.Statx_t
 		if err := t.statOpen(n, nil, &st); err != nil {
