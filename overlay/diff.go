@@ -454,6 +454,11 @@ func (d *differ) contentDiffers(oldID, newID checkpoint.ID, a, b checkpoint.Attr
 		if a.Size != b.Size {
 			return true, nil
 		}
+		if oldID == newID {
+			if differ, known, err := d.blocksDiffer(oldID); known {
+				return differ, err
+			}
+		}
 		same, err := sameContent(d.a, oldID, d.b, newID)
 		return !same, err
 	case unix.S_IFLNK:
