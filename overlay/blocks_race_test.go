@@ -67,39 +67,51 @@ func (s *space) writeAtOnce(path string, writers, n int, size int64) {
 
 // TestAWriterDoesNotShowThroughADiff reads an old state all the time while the file is being changed.
 func TestAWriterDoesNotShowThroughADiff(t *testing.T) {
-	for name, alreadyKept := range map[string]bool{"whose blocks are kept already": true, "in a new epoch": false} {
+	for name, c := range map[string]struct {
+		size  int64
+		begun bool // the writer's epoch has something of the file when the reading begins
+	}{
+		"whose blocks are kept already": {64 * 4096, true},
+		"of which nothing is kept yet":  {64 * 4096, false},
+		"that is kept whole":            {testLargeMin, false},
+	} {
 		t.Run("a file "+name, func(t *testing.T) {
-			s := largeSpace(t, "pure-manifest")
-			const size = 64 * 4096
-			s.ok(os.WriteFile(filepath.Join(s.dir, "shared"), pattern(5, size), 0o644))
-			first := s.snapshot()
-			s.overwrite("shared", "old", 0)
-			second := s.snapshot()
-			if alreadyKept {
-				s.overwrite("shared", "begun", 5000)
+			for range 5 {
+				showThrough(t, c.size, c.begun)
 			}
-			want := s.patch(first, second)
-			var stop atomic.Bool
-			var wg sync.WaitGroup
-			wg.Go(func() {
-				r := rand.New(rand.NewPCG(3, 1))
-				h := s.handle("shared")
-				for !stop.Load() {
-					if _, err := h.WriteAt(pattern(r.Uint64(), 3000), r.Int64N(size-3000)); err != nil {
-						t.Error(err)
-					}
-				}
-			})
-			for range 20 {
-				if got := s.patch(first, second); got != want {
-					t.Error("what is written now shows in what was before")
-					break
-				}
-			}
-			stop.Store(true)
-			wg.Wait()
 		})
 	}
+}
+
+func showThrough(t *testing.T, size int64, begun bool) {
+	s := largeSpace(t, "pure-manifest")
+	s.ok(os.WriteFile(filepath.Join(s.dir, "shared"), pattern(5, int(size)), 0o644))
+	first := s.snapshot()
+	s.overwrite("shared", "old", 0)
+	second := s.snapshot()
+	want := s.patch(first, second)
+	if begun {
+		s.overwrite("shared", "begun", 5000)
+	}
+	h := s.handle("shared")
+	var stop atomic.Bool
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		r := rand.New(rand.NewPCG(3, 1))
+		for !stop.Load() {
+			if _, err := h.WriteAt(pattern(r.Uint64(), 3000), r.Int64N(size-3000)); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	for range 10 {
+		if got := s.patch(first, second); got != want {
+			t.Error("what is written now shows in what was before")
+			break
+		}
+	}
+	stop.Store(true)
+	wg.Wait()
 }
 
 // patch gives what changed from one checkpoint to another.

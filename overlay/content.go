@@ -3,9 +3,11 @@
 package overlay
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
+	"slices"
 
 	"github.com/hyperfs/hyperfs/checkpoint"
 	"github.com/hyperfs/hyperfs/strategy"
@@ -19,67 +21,101 @@ type contentReader interface {
 	io.Closer
 }
 
-// openContent opens the content that c is; n is the node of its inode, which may be nil if c is whole. The caller keeps Tree.mu shared until it closes it.
+// openContent opens the content that c is: n is the node of its inode, which may be nil if c is whole. The caller keeps Tree.mu shared until it
+// closes it.
 func (t *Tree) openContent(c checkpoint.Content, n *Node) (contentReader, error) {
-	if len(c.Parts) == 0 {
+	if c.Whole() && len(c.Parts) == 0 {
 		return t.tier.open(c.Ref)
 	}
-	var under *os.File
-	var err error
-	if c.Whole() {
-		under, err = t.tier.open(c.Ref)
-	} else if n == nil {
-		err = unix.ENOENT
-	} else {
-		under, err = t.openForSave(n)
-	}
-	if err != nil {
+	p := &patched{t: t, live: n}
+	if err := p.switchTo(c); err != nil {
+		_ = p.Close()
 		return nil, err
-	}
-	chain, err := t.tier.openBlocks(c)
-	if err != nil {
-		_ = under.Close()
-		return nil, err
-	}
-	p := &patched{t: t, content: c, under: under, chain: chain}
-	if !c.Whole() {
-		p.live = n
 	}
 	return p, nil
 }
 
-// patched is a content with block preimages. One goroutine may use it at a time.
+// patched is a content with block preimages, or that may get some while it is being read. One goroutine may use it at a time.
 type patched struct {
 	t       *Tree
 	content checkpoint.Content
-	under   *os.File // what the block preimages lie over
-	chain   *strategy.Chain
-	live    *Node // whose file that is; nil where it is a preimage
+	under   *os.File        // what the block preimages lie over
+	chain   *strategy.Chain // nil as long as there are none
+	live    *Node           // whose file under is; nil where it is a preimage
 	off     int64
+}
+
+// switchTo makes it another content, of the same file.
+func (p *patched) switchTo(c checkpoint.Content) (err error) {
+	under := p.under
+	switch {
+	case c.Whole():
+		under, err = p.t.tier.open(c.Ref)
+	case under != nil:
+	case p.live == nil:
+		err = unix.ENOENT
+	default:
+		under, err = p.t.openForSave(p.live)
+	}
+	if err != nil {
+		return err
+	}
+	if p.under != nil && p.under != under {
+		_ = p.under.Close()
+	}
+	p.under = under
+	chain, err := p.t.tier.openBlocks(c)
+	if err != nil {
+		return err
+	}
+	if p.chain != nil {
+		p.chain.Close()
+	}
+	p.chain, p.content = chain, c
+	if c.Whole() {
+		p.live = nil
+	}
+	return nil
 }
 
 // ReadAt is io.ReaderAt. Somebody may be writing to the file that it reads, who saves what was there before that: so
 // what is underneath is read first, and what is saved after that.
-func (p *patched) ReadAt(b []byte, off int64) (n int, err error) {
-	size := p.chain.Size()
-	if off >= size {
-		return 0, io.EOF
+func (p *patched) ReadAt(b []byte, off int64) (int, error) {
+	under := p.under
+	n, err := under.ReadAt(b, off)
+	if err == nil || err == io.EOF {
+		err = errors.Join(noEOF(err), p.catchUp())
 	}
-	if int64(len(b)) > size-off {
-		b, err = b[:size-off], io.EOF
+	if err == nil && p.under != under {
+		n, err = p.under.ReadAt(b, off)
 	}
-	n, readErr := p.under.ReadAt(b, off)
-	if readErr != nil && readErr != io.EOF {
-		return 0, readErr
-	}
-	clear(b[n:])
-	if err := p.catchUp(); err != nil {
+	if noEOF(err) != nil {
 		return 0, err
 	}
-	if err := p.chain.Patch(b, off); err != nil {
-		return 0, err
+	if p.chain != nil {
+		if n, err = p.patch(b, n, off); err != nil {
+			return 0, err
+		}
 	}
-	return len(b), err
+	if n < len(b) {
+		return n, io.EOF
+	}
+	return n, nil
+}
+
+func noEOF(err error) error {
+	if err == io.EOF {
+		return nil
+	}
+	return err
+}
+
+// patch makes b, of which n bytes were read underneath, what the chain says, and gives how many bytes that are.
+func (p *patched) patch(b []byte, n int, off int64) (int, error) {
+	left := max(p.chain.Size()-off, 0)
+	b = b[:min(int64(len(b)), left)]
+	clear(b[min(n, len(b)):])
+	return len(b), p.chain.Patch(b, off)
 }
 
 // Read is io.Reader.
@@ -97,58 +133,47 @@ func (p *patched) catchUp() error {
 	if p.live == nil {
 		return nil
 	}
-	if p.live.contentIn.Load() != uint64(p.t.epoch) && p.t.blocksIn(p.live) == nil {
+	b := p.t.blocksIn(p.live)
+	if b == nil && p.live.contentIn.Load() != uint64(p.t.epoch) {
 		return nil
 	}
-	known := p.content.Parts[len(p.content.Parts)-1]
-	if b := p.t.blocksIn(p.live); b != nil && b.ref == known {
+	if k := len(p.content.Parts); k > 0 && b != nil && b.ref == p.content.Parts[k-1] {
 		return p.chain.Grow()
 	}
-	return p.extend(known)
+	return p.extend()
 }
 
 // extend puts the record that the current epoch has got meanwhile behind what the content was opened with.
-func (p *patched) extend(known strategy.Ref) error {
+func (p *patched) extend() error {
 	var c checkpoint.Content
-	has := false
 	err := p.t.store.View(func(tx *checkpoint.Tx) (err error) {
-		c, has, err = tx.Content(p.t.epoch, p.t.identity(p.live))
+		c, _, err = tx.Content(p.t.epoch, p.t.identity(p.live))
 		return err
 	})
-	if err != nil || !has {
-		return err
-	}
-	for i, ref := range c.Parts {
-		if ref == known { // it was opened when this process did not know yet what is in there
-			if c.Parts = c.Parts[i+1:]; len(c.Parts) == 0 && !c.Whole() {
-				return p.chain.Grow()
-			}
-			break
-		}
-	}
-	all := checkpoint.Content{Ref: c.Ref, Parts: append(append([]strategy.Ref{}, p.content.Parts...), c.Parts...)}
-	live := p.live
-	if all.Whole() {
-		live = nil
-	}
-	return p.reopen(all, live)
-}
-
-// reopen makes the reader one of another content.
-func (p *patched) reopen(c checkpoint.Content, live *Node) error {
-	chain, err := p.t.tier.openBlocks(c)
 	if err != nil {
 		return err
 	}
-	p.chain.Close()
-	p.chain, p.content, p.live = chain, c, live
-	return nil
+	all := checkpoint.Content{Ref: c.Ref, Parts: slices.Clone(p.content.Parts)}
+	for _, ref := range c.Parts {
+		if !slices.Contains(all.Parts, ref) {
+			all.Parts = append(all.Parts, ref)
+		}
+	}
+	if len(all.Parts) == len(p.content.Parts) && !all.Whole() {
+		if p.chain == nil {
+			return nil
+		}
+		return p.chain.Grow()
+	}
+	return p.switchTo(all)
 }
 
 // Close is io.Closer.
 func (p *patched) Close() error {
-	p.chain.Close()
-	return p.under.Close()
+	if p.chain != nil {
+		p.chain.Close()
+	}
+	return p.under.Close() // nil says that it is not valid
 }
 
 // verifyContent proves that every preimage of a content is what was saved, and that they fit what is underneath: the inode

@@ -494,10 +494,10 @@ func (v *view) open(id checkpoint.ID) (contentReader, error) {
 	if n == nil {
 		return nil, unix.ENOENT
 	}
-	if len(c.Parts) > 0 {
-		return v.t.openContent(c, n)
+	if v.fold.Contents == nil { // what is live now
+		return v.t.openForSave(n)
 	}
-	return v.t.openForSave(n)
+	return v.t.openContent(c, n)
 }
 
 // readlink gives the target of a symlink, which never changes.
