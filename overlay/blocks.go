@@ -222,30 +222,12 @@ func (b *savedBlocks) save(w *strategy.BlockWriter, src *os.File, spans []span) 
 // blocksFailed is what the program gets if blocks can't be saved. Where whole preimages go to RAM, one that holds what is not among the blocks b
 // can still stand in.
 func (t *Tree) blocksFailed(n *Node, b *savedBlocks, cause error) error {
-	if !tierFailed(cause) {
-		return cause
-	}
 	t.log.Error("blocks of a file can't be saved", "err", cause)
+	if !tierFailed(cause) {
+		return plainErrno(cause)
+	}
 	if !t.tier.Kind().Volatile() {
 		return plainErrno(noTierLeft(cause))
 	}
 	return t.saveContent(n, b)
-}
-
-// openBlocks opens the block preimages of a content; nil where there are none.
-func (t *tiers) openBlocks(c checkpoint.Content) (*strategy.Chain, error) {
-	if len(c.Parts) == 0 {
-		return nil, nil
-	}
-	return t.blocks.OpenChain(c.Parts)
-}
-
-// applyBlocks puts what the block preimages of a content have over the file dst, which holds what is underneath.
-func (t *tiers) applyBlocks(c checkpoint.Content, dst *os.File) error {
-	chain, err := t.openBlocks(c)
-	if err != nil || chain == nil {
-		return err
-	}
-	defer chain.Close()
-	return chain.Apply(dst)
 }

@@ -4,7 +4,6 @@ package overlay
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"slices"
@@ -174,62 +173,4 @@ func (p *patched) Close() error {
 		p.chain.Close()
 	}
 	return p.under.Close() // nil says that it is not valid
-}
-
-// verifyContent proves that every preimage of a content is what was saved, and that they fit what is underneath: the inode
-// that holds live bytes, where none of them is whole.
-func (t *tiers) verifyContent(c checkpoint.Content, live int64) error {
-	for _, ref := range c.Refs() {
-		if err := t.verify(ref); err != nil {
-			return err
-		}
-	}
-	chain, err := t.openBlocks(c)
-	if err != nil || chain == nil {
-		return err
-	}
-	defer chain.Close()
-	if c.Whole() {
-		live = c.Ref.Size
-	}
-	return chain.Fits(live)
-}
-
-// bytes gives how much a preimage takes up.
-func (t *tiers) bytes(ref strategy.Ref) int64 {
-	if ref.Blocks {
-		return t.blocks.Bytes(ref)
-	}
-	return ref.Size
-}
-
-// restoreContent makes the file dst, which holds what is underneath if no preimage is whole, what it was.
-func (t *tiers) restoreContent(c checkpoint.Content, dst *os.File) error {
-	if c.Whole() {
-		if err := t.restore(c.Ref, dst); err != nil {
-			return err
-		}
-	}
-	return t.applyBlocks(c, dst)
-}
-
-// materializeContent is materialize for a content that has a whole preimage.
-func (t *tiers) materializeContent(c checkpoint.Content, dirfd int, name string, share bool) error {
-	if len(c.Parts) == 0 {
-		return t.materialize(c.Ref, dirfd, name, share)
-	}
-	if err := t.materialize(c.Ref, dirfd, name, false); err != nil {
-		return err
-	}
-	fd, err := unix.Openat(dirfd, name, unix.O_RDWR|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	if err == nil {
-		f := os.NewFile(uintptr(fd), name)
-		err = t.applyBlocks(c, f)
-		_ = f.Close()
-	}
-	if err != nil {
-		_ = unix.Unlinkat(dirfd, name, 0)
-		return fmt.Errorf("put blocks over it: %w", err)
-	}
-	return nil
 }
