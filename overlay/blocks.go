@@ -3,6 +3,7 @@
 package overlay
 
 import (
+	"errors"
 	"os"
 
 	"github.com/hyperfs/hyperfs/checkpoint"
@@ -118,9 +119,6 @@ func (t *Tree) saveFirst(n *Node, s span) error {
 	if err := t.protectXattrs(n); err != nil { // a write takes capabilities away
 		return err
 	}
-	if t.cheapSave() {
-		return t.saveContent(n, nil)
-	}
 	var st unix.Statx_t
 	if err := t.statOpen(n, nil, &st); err != nil {
 		return err
@@ -129,7 +127,26 @@ func (t *Tree) saveFirst(n *Node, s span) error {
 	if size <= t.largeMin || s.from == 0 && s.to >= size {
 		return t.saveContent(n, nil)
 	}
+	if t.cheapSave() {
+		if err := t.saveContentBy(n, nil, t.clone); err != strategy.ErrNoClone {
+			return err
+		}
+	}
 	return t.saveBlocks(n, size, s)
+}
+
+// clone puts content away whole if it need not be copied for that; else it is ErrNoClone.
+func (t *Tree) clone(f *os.File, id checkpoint.ID) (checkpoint.Content, error) {
+	if tier, ok := t.tier.saver().(strategy.Cloner); ok {
+		ref, err := tier.Clone(f, t.preimageName(id))
+		if err == nil {
+			return checkpoint.Content{Ref: ref}, nil
+		}
+		if errors.Is(err, strategy.ErrNoClone) {
+			return checkpoint.Content{}, strategy.ErrNoClone
+		}
+	}
+	return t.save(f, id) // which finds another tier, where this one has failed
 }
 
 // saveBlocks begins a block preimage of n with the blocks in s, and records it.

@@ -161,3 +161,37 @@ func TestBlocksComeBackWithSync(t *testing.T) {
 	s.rollback(id)
 	s.same(before)
 }
+
+// TestALargeFileThatCantBeClonedIsKeptByBlocks where all others can be.
+func TestALargeFileThatCantBeClonedIsKeptByBlocks(t *testing.T) {
+	dir := testfs.Btrfs(t, 256<<20)
+	f, err := os.Create(filepath.Join(dir, "large"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const noCopyOnWrite = 0x00800000 // FS_NOCOW_FL of linux/fs.h
+	err = unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, noCopyOnWrite)
+	if err := errors.Join(err, f.Close()); err != nil {
+		t.Fatal(err)
+	}
+	fillLarge(dir)
+	s := largeSpaceAt(t, dir, "reflink")
+	s.ok(os.WriteFile(filepath.Join(dir, "other"), pattern(4, largeSize), 0o644))
+	before := s.state()
+	id := s.snapshot()
+	for _, name := range []string{"large", "other"} {
+		h, err := s.tr.Open(s.at(name), unix.O_RDWR, true, nil)
+		s.ok(err)
+		defer h.Release()
+		if h.Direct() != (name == "other") {
+			t.Errorf("%s is direct: %v", name, h.Direct())
+		}
+		_, err = h.WriteAt([]byte("changed"), 5000)
+		s.ok(err)
+	}
+	if got, want := s.kept(), int64(blockHeader+blockEntry+4096+largeSize); got != want {
+		t.Errorf("%d bytes are kept, want a block of the one and a clone of the other: %d", got, want)
+	}
+	s.rollback(id)
+	s.same(before)
+}

@@ -107,19 +107,24 @@ func truncateFd(fd, flags int) error {
 	return unix.Truncate(procPath(fd), 0)
 }
 
-// protectForDirect makes the content safe for writes that the daemon won't see. A large file does not get such, if it need not, also where
-// there is nothing to protect yet: it may stay open for long, and each later snapshot would have to save it whole.
+// protectForDirect makes the content safe for writes that the daemon won't see. A large file that would have to be copied for that does not get
+// such, if it need not, also where there is nothing to protect yet: it may stay open for long, and each later snapshot would have to save it whole.
 func (t *Tree) protectForDirect(n *Node) (bool, error) {
-	if !t.cheapSave() && !t.hasDirect(n) {
-		var st unix.Statx_t
-		if err := t.statOpen(n, nil, &st); err != nil {
-			return false, err
-		}
-		if int64(st.Size) > t.largeMin {
-			return false, nil
-		}
+	if t.hasDirect(n) {
+		return true, t.protectContent(n)
 	}
-	return true, t.protectContent(n)
+	var st unix.Statx_t
+	if err := t.statOpen(n, nil, &st); err != nil {
+		return false, err
+	}
+	switch {
+	case int64(st.Size) <= t.largeMin:
+		return true, t.protectContent(n)
+	case !t.cheapSave():
+		return false, nil
+	}
+	err := t.protectSpan(n, noBytes) // which clones the whole, if that can be
+	return t.isSafe(n, allBytes), err
 }
 
 func (t *Tree) hasDirect(n *Node) bool {

@@ -298,12 +298,17 @@ func (t *Tree) protectContent(n *Node) error { return t.protectSpan(n, allBytes)
 // saveContent puts the content of n away whole and records it; under, if that is not nil, are the blocks that the epoch has already. The
 // caller holds n.mu, or Tree.mu alone.
 func (t *Tree) saveContent(n *Node, under *savedBlocks) error {
+	return t.saveContentBy(n, under, t.save)
+}
+
+// saveContentBy is saveContent with another way to put a file away.
+func (t *Tree) saveContentBy(n *Node, under *savedBlocks, save func(f *os.File, id checkpoint.ID) (checkpoint.Content, error)) error {
 	f, err := t.openForSave(n)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	content, err := t.save(f, t.identity(n))
+	content, err := save(f, t.identity(n))
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package strategy
 
 import (
+	"errors"
 	"os"
 	"runtime"
 )
@@ -16,15 +17,37 @@ func openReflink(s site) (Strategy, error) { return reflink{s.preimages()}, nil 
 // Kind is Strategy.Kind.
 func (reflink) Kind() Kind { return Reflink }
 
+// Cloner is a tier that keeps most files without copying them.
+type Cloner interface {
+	// Clone is Strategy.Save for a file that needs not be copied for that. For any other it is ErrNoClone.
+	Clone(src *os.File, name string) (Ref, error)
+}
+
+// ErrNoClone says that a file would have to be copied.
+var ErrNoClone = errors.New("the file can't be cloned")
+
 // Save is Strategy.Save. The checksum is left to Sum, unless the file had to be copied.
 func (r reflink) Save(src *os.File, name string) (Ref, error) {
+	return r.save(src, name, func(dst file, ref *Ref) (err error) {
+		ref.Sum, err = copyWhole(dst, fileOf(src))
+		ref.HasSum = err == nil
+		return err
+	})
+}
+
+// Clone is Cloner.Clone.
+func (r reflink) Clone(src *os.File, name string) (Ref, error) {
+	return r.save(src, name, func(file, *Ref) error { return ErrNoClone })
+}
+
+// save clones the file, or does something else with one that can't be cloned.
+func (r reflink) save(src *os.File, name string, otherwise func(dst file, ref *Ref) error) (Ref, error) {
 	defer runtime.KeepAlive(src)
 	ref := Ref{Tier: Reflink, Name: name}
 	st, err := r.create(name, func(dst file) error {
 		err := clone(dst, fileOf(src))
 		if cannotClone(err) {
-			ref.Sum, err = copyWhole(dst, fileOf(src))
-			ref.HasSum = err == nil
+			err = otherwise(dst, &ref)
 		}
 		return err
 	})
