@@ -24,6 +24,8 @@ const (
 	// blockSize is how many bytes of a large file are saved at least: what databases write at once. Larger blocks of them keep up to four and sixteen
 	// times as much, and take as long.
 	blockSize = 4 << 10
+	// aheadMax is how many bytes are saved at most before they are asked for: see savedBlocks.ahead.
+	aheadMax = 256 << 10
 )
 
 // savedBlocks is what an epoch has of a file that is kept block by block.
@@ -32,6 +34,8 @@ type savedBlocks struct {
 	id     checkpoint.ID
 	ref    strategy.Ref
 	blocks *blockSet
+
+	next, run int64 // where the last save ended, and how much the saves before it have in one piece; guarded by Node.mu
 }
 
 // blocksIn gives what the current epoch has of n by blocks; nil if it is not known to have anything.
@@ -111,7 +115,7 @@ func (t *Tree) loadBlocks(id checkpoint.ID, ref strategy.Ref) (*savedBlocks, err
 }
 
 func (t *Tree) newSavedBlocks(id checkpoint.ID, ref strategy.Ref) *savedBlocks {
-	return &savedBlocks{t.epoch, id, ref, newBlockSet(ref.Size, t.blockSize)}
+	return &savedBlocks{epoch: t.epoch, id: id, ref: ref, blocks: newBlockSet(ref.Size, t.blockSize), next: -1}
 }
 
 // saveFirst saves and records what the epoch has nothing of yet: the bytes in s of a large file, else the whole.
@@ -197,7 +201,7 @@ func (t *Tree) saveMore(n *Node, b *savedBlocks, s span) error {
 	defer src.Close()
 	w, err := t.tier.blocks.Append(b.ref)
 	if err == nil {
-		err = b.save(w, src, []span{s})
+		err = b.save(w, src, []span{b.ahead(s)})
 		w.Close()
 	}
 	if err != nil {
@@ -208,6 +212,23 @@ func (t *Tree) saveMore(n *Node, b *savedBlocks, s span) error {
 		n.contentIn.Store(uint64(t.epoch))
 	}
 	return nil
+}
+
+// ahead gives what is to be saved where s has to be. Somebody who goes through the file in small steps has as much saved ahead of them as there was
+// in one piece before, so that not each step has to wait: at most twice what they overwrite. In other places no more than asked for is saved.
+func (b *savedBlocks) ahead(s span) span {
+	first, end := b.blocks.blocks(s)
+	from, to := first*b.blocks.block, end*b.blocks.block
+	if from >= to || s.to == toEnd {
+		return s
+	}
+	if from != b.next {
+		b.run = 0
+	}
+	more := min(b.run, aheadMax)
+	b.run += to - from + more
+	b.next = to + more
+	return span{from, b.next}
 }
 
 // save saves the blocks in the spans that b lacks. b has them when they are committed.

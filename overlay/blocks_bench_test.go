@@ -142,6 +142,28 @@ func BenchmarkBlocksRandomWrites(b *testing.B) {
 	}
 }
 
+// BenchmarkBlocksOverwrite overwrites a file of 256 MiB from its beginning to its end after a checkpoint: what blocks are worst at.
+func BenchmarkBlocksOverwrite(b *testing.B) {
+	const size = 256 << 20
+	for _, piece := range []int64{4 << 10, 128 << 10, 1 << 20} {
+		for how, largeMin := range map[string]int64{"whole": wholeOnly, "blocks": 0} {
+			b.Run(fmt.Sprintf("pieces of %d KiB, %s", piece>>10, how), func(b *testing.B) {
+				l := newLargeBench(b, size, overlay.Config{Tier: "pure-manifest", LargeMin: largeMin})
+				p := pattern(2, int(piece))
+				b.SetBytes(size)
+				for b.Loop() {
+					b.StopTimer()
+					l.checkpoint()
+					b.StartTimer()
+					for off := int64(0); off < size; off += piece {
+						l.write(p, off)
+					}
+				}
+			})
+		}
+	}
+}
+
 // BenchmarkBlocksRollback changes one block, or 1,000, of a file of 1 GiB, and rolls back.
 func BenchmarkBlocksRollback(b *testing.B) {
 	for _, writes := range []int{1, 1000} {

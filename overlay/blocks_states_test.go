@@ -207,3 +207,44 @@ func TestViewsShowALargeFileAsItWas(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestStepsThroughAFileAreKeptAheadOfThem but never more than twice what they have overwritten.
+func TestStepsThroughAFileAreKeptAheadOfThem(t *testing.T) {
+	s := largeSpace(t, "pure-manifest")
+	const blocks = 256
+	s.ok(os.WriteFile(filepath.Join(s.dir, "stepped"), pattern(5, blocks*4096), 0o644))
+	before := s.state()
+	id := s.snapshot()
+	saves := 0
+	for i, kept := int64(0), int64(0); i < blocks; i++ {
+		s.overwrite("stepped", "changed", i*4096)
+		now := s.kept()
+		if data := now - blockHeader - blockEntry*blocks; data > 2*(i+1)*4096 {
+			t.Fatalf("when %d blocks are overwritten, %d bytes are kept", i+1, now)
+		}
+		if now != kept {
+			kept, saves = now, saves+1
+		}
+	}
+	if saves > blocks/8 {
+		t.Errorf("it took %d steps to keep %d blocks", saves, blocks)
+	}
+	s.rollback(id)
+	s.same(before)
+}
+
+func TestAHugeHoleCostsOneEntry(t *testing.T) {
+	s := largeSpace(t, "pure-manifest")
+	const huge = 1 << 40
+	s.ok(os.Truncate(filepath.Join(s.dir, "large"), huge))
+	id := s.snapshot()
+	s.truncate("large", largeSize+4096-largeSize%4096)
+	if got, want := s.kept(), int64(blockHeader+blockEntry); got != want {
+		t.Errorf("%d bytes are kept, want %d", got, want)
+	}
+	s.rollback(id)
+	st, err := os.Stat(filepath.Join(s.dir, "large"))
+	if err != nil || st.Size() != huge {
+		t.Errorf("it has %d bytes (%v)", st.Size(), err)
+	}
+}

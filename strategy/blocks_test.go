@@ -312,3 +312,25 @@ func TestAChainKeepsFewFilesOpen(t *testing.T) {
 		t.Error("it does not come back")
 	}
 }
+
+// TestWhereTheLayoutIsNotToldZerosAreHoles as on systems other than Linux.
+func TestWhereTheLayoutIsNotToldZerosAreHoles(t *testing.T) {
+	b := newBlockBench(t)
+	old := randomBytes(8, 40*block4+10)
+	clear(old[block4 : 3*block4])
+	clear(old[20*block4:])
+	old[39*block4] = 1
+	src := b.file(old)
+	w, err := b.b.Create("p", int64(len(old)))
+	b.ok(err)
+	defer w.Close()
+	buf := make([]byte, 8*block4+entryLen)
+	b.ok(w.save(fileOf(src), noLayout{}, 0, int64(len(old)), buf))
+	b.ok(w.Commit())
+	if got := b.restored(bytes.Repeat([]byte{5}, len(old)), w.Ref()); !bytes.Equal(got, old) {
+		t.Error("it does not come back")
+	}
+	if st, err := os.Stat(b.path(w.Ref())); err != nil || st.Size() > 20*block4 {
+		t.Errorf("19 blocks and zeros take %d bytes (%v)", st.Size(), err)
+	}
+}

@@ -76,93 +76,68 @@ func (w *BlockWriter) Save(src *os.File, from, to int64) error {
 	if to = min(to, w.h.size); from >= to {
 		return nil
 	}
-	err := withBuffer(to-from+entryLen, func(buf []byte) error { return w.save(fileOf(src), from, to, buf) })
+	l, ok := layoutOf(source{fileOf(src), true}) // src's offset means nothing to whoever passes it
+	if !ok {
+		l = noLayout{}
+	}
+	err := withBuffer(to-from+entryLen, func(buf []byte) error { return w.save(fileOf(src), l, from, to, buf) })
 	return failed("save into", w.ref.Name, err)
 }
 
-func (w *BlockWriter) save(src file, from, to int64, buf []byte) error {
-	if to-from <= int64(len(buf)-entryLen) {
-		n, err := src.readAt(buf[entryLen:entryLen+to-from], from)
-		if err != nil {
-			return fmt.Errorf("read: %w", err)
-		}
-		// Only what reads as zeros can be a hole.
-		if int64(n) == to-from && !hasZeroBlock(buf[entryLen:entryLen+n]) {
-			return w.addData(buf[:entryLen+n], from)
-		}
-	}
-	l, ok := layoutOf(source{src, true}) // src's offset means nothing to whoever passes it
-	if !ok {
-		return w.saveDense(src, from, to, buf)
-	}
-	for off := from; off < to; {
-		start, end, err := l.next(off, to)
-		if err != nil {
-			return fmt.Errorf("find data: %w", err)
-		}
-		if start < to { // the filesystem's blocks may be smaller than ours
-			start = max(off, start-start%blockSize)
-		}
-		end = min(end+(blockSize-end%blockSize)%blockSize, to)
-		if err := w.addHole(off, start); err != nil {
-			return err
-		}
-		if err := w.saveData(src, start, end, buf); err != nil {
-			return err
-		}
-		off = end
-	}
-	return nil
-}
-
-// saveData adds a range that is no hole, in pieces that fit into the buffer. What src has lost at its end meanwhile is a hole.
-func (w *BlockWriter) saveData(src file, from, to int64, buf []byte) error {
+// save reads what there is piece by piece. Only what reads as zeros can be a hole, so the filesystem is asked for its layout only there.
+func (w *BlockWriter) save(src file, l layout, from, to int64, buf []byte) error {
+	piece := int64(len(buf)-entryLen) / blockSize * blockSize
 	for from < to {
-		p := buf[:entryLen+min(int64(len(buf)-entryLen), to-from)]
+		p := buf[:entryLen+min(piece, to-from)]
 		n, err := src.readAt(p[entryLen:], from)
 		if err != nil {
 			return fmt.Errorf("read: %w", err)
 		}
-		if n == 0 {
+		if n == 0 { // somebody has cut it off behind our back
 			return w.addHole(from, to)
 		}
-		if err := w.addData(p[:entryLen+n], from); err != nil {
+		if from, err = w.savePiece(l, p[:entryLen+n], from, to); err != nil {
 			return err
 		}
-		from += int64(n)
 	}
 	return nil
 }
 
-// saveDense is for where the filesystem doesn't tell its holes: it takes zero blocks for holes.
-func (w *BlockWriter) saveDense(src file, from, to int64, buf []byte) error {
-	piece := int64(len(buf)-entryLen) / blockSize * blockSize
-	for ; from < to; from += piece {
-		p := buf[entryLen : entryLen+min(piece, to-from)]
-		n, err := src.readAt(p, from)
-		if err != nil {
-			return fmt.Errorf("read: %w", err)
-		}
-		clear(p[n:])
-		at := 0
-		for start, end := nextRun(p, 0); ; start, end = nextRun(p, end) {
-			if err := w.addHole(from+int64(at), from+int64(start)); err != nil {
-				return err
-			}
-			if start == end {
-				break
-			}
-			if err := w.addData(append(make([]byte, entryLen, entryLen+end-start), p[start:end]...), from+int64(start)); err != nil {
-				return err
-			}
+// savePiece adds the bytes of p behind its first entryLen, and the holes among them, and gives where to go on: a hole may be longer.
+func (w *BlockWriter) savePiece(l layout, p []byte, off, to int64) (int64, error) {
+	data := p[entryLen:]
+	begin := 0 // of data that is not added yet
+	for at := 0; at < len(data); {
+		start, end := nextRun(data, at)
+		if at == start {
 			at = end
+			continue
 		}
+		hole, err := l.hole(off+int64(at), off+int64(start), to)
+		if err != nil {
+			return 0, fmt.Errorf("find data: %w", err)
+		}
+		if hole == off+int64(at) {
+			at += len(block(data, at))
+			continue
+		}
+		if err := w.addData(p[begin:entryLen+at], off+int64(begin)); err != nil { // its head goes where bytes were that are added, or a hole
+			return 0, err
+		}
+		if err := w.addHole(off+int64(at), hole); err != nil || hole >= off+int64(len(data)) {
+			return hole, err
+		}
+		at = int(hole - off)
+		begin = at
 	}
-	return nil
+	return off + int64(len(data)), w.addData(p[begin:], off+int64(begin))
 }
 
 // addData adds an entry with the bytes of p behind its first entryLen, which are room for its head.
 func (w *BlockWriter) addData(p []byte, off int64) error {
+	if len(p) == entryLen {
+		return nil
+	}
 	return w.add(entry{off: off, len: int64(len(p) - entryLen), kind: kindData, at: w.at}, p)
 }
 

@@ -54,6 +54,17 @@ func (s seeker) next(off, size int64) (start, end int64, err error) {
 	return start, min(end, size), nil
 }
 
+func (s seeker) hole(off, _, size int64) (int64, error) {
+	start, err := unix.Seek(s.fd, off, unix.SEEK_DATA)
+	if err == unix.ENXIO {
+		return size, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	return min(max(start-start%blockSize, off), size), nil // the filesystem's blocks may be smaller than ours
+}
+
 // punch makes a hole of n bytes at off without changing the size. Where the filesystem can't, it is errNoPunch.
 func (f file) punch(off, n int64) error {
 	_, err := retry(func() (int, error) {

@@ -12,8 +12,18 @@ type source struct {
 type layout interface {
 	// next gives the first range of data at or after off, in bytes, and size, size if there is none.
 	next(off, size int64) (start, end int64, err error)
+	// hole gives the end of the hole that the block at off, which is all zeros, is in; off if it is in none. It is at most size.
+	// zeros is where the zeros end, as far as they are known.
+	hole(off, zeros, size int64) (end int64, err error)
 	close()
 }
+
+// noLayout is for where the filesystem doesn't tell its holes: all zero blocks count as such.
+type noLayout struct{}
+
+func (noLayout) next(off, size int64) (start, end int64, err error) { return off, size, nil }
+func (noLayout) hole(_, zeros, _ int64) (end int64, err error)      { return zeros, nil }
+func (noLayout) close()                                             {}
 
 // scan reads the first size bytes of src and calls data with them, in ascending order, at multiples of blockSize, leaving
 // out holes. It returns the size, or less if the file turned out to be shorter. p is valid during the call only.
