@@ -7,7 +7,8 @@
 // Nothing that existed at the newest checkpoint changes before its record is in the log and its preimage is safe
 // (invariant I2). Every mutation therefore runs in this order: find out what the slot or the inode holds; commit the
 // records; make the preimage safe (a content preimage is saved before its record, which names it); change. A record
-// without its change does no harm: the slot still holds what the record says, and rollback finds nothing to do.
+// without its change does no harm: the slot still holds what the record says, and rollback finds nothing to do. Of a
+// large file blocks are saved as they are about to change (blocks.go): its record is there from the first change on.
 //
 // # What needs no record
 //
@@ -28,7 +29,8 @@
 //  4. Node.mu: of any inode: its records in this epoch; of a directory: its slots too. A file's comes before its
 //     directory's. Those of two directories are held only under renameMu.
 //  5. Tree.trashMu: names in the trash.
-//  6. Tree.openMu, Tree.nodesMu and dirCache.mu: short, and no system call but close is made under them. dirCache.mu
+//  6. blockSet.mu: which blocks of a file are saved. Who saves holds Node.mu; who finds them saved needs only this.
+//  7. Tree.openMu, Tree.nodesMu and dirCache.mu: short, and no system call but close is made under them. dirCache.mu
 //     comes after nodesMu.
-//  7. tiers.degrading, then tiers.mu: which tier is in use. The first is held while a preimage is saved in another tier.
+//  8. tiers.degrading, then tiers.mu: which tier is in use. The first is held while a preimage is saved in another tier.
 package overlay
