@@ -38,8 +38,6 @@ func (s span) within(size int64) span {
 	return s
 }
 
-func (s span) empty() bool { return s.from >= s.to }
-
 // blockSet is a set of a file's blocks. It takes a bit for each, and nothing where none or all of many neighbours are in it.
 type blockSet struct {
 	mu     sync.RWMutex

@@ -97,8 +97,6 @@ type entry struct {
 	at       int64 // where it begins in the preimage
 }
 
-func (e entry) end() int64 { return e.off + e.len }
-
 // dataAt is where the bytes are in the preimage.
 func (e entry) dataAt() int64 { return e.at + entryLen }
 
