@@ -14,7 +14,7 @@ type Fold struct {
 	Attrs    map[ID]Attr
 	Contents map[ID]Content // joined up to the first that is whole
 	Saved    map[ID]Epoch   // the epoch of the earliest content record
-	WholeIn  map[ID]Epoch   // the epoch of the whole preimage that a content has
+	WholeIn  map[ID]Epoch   // the epoch of the whole preimage that a content has, where that is known
 	Xattrs   map[ID][]Xattr
 	Linked   map[ID][]Slot // names that old inodes were given
 	Outside  map[ID]string // paths of what was changed while nobody watched
@@ -44,7 +44,7 @@ func (f *Fold) addContent(e Epoch, id ID, c Content) {
 	}
 	have.take(c)
 	f.Contents[id] = have
-	if c.Whole() {
+	if c.Whole() && len(c.Parts) == 0 { // else the whole preimage may be of a later epoch, see joinContents
 		f.WholeIn[id] = e
 	}
 }

@@ -4,6 +4,8 @@ package overlay_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -59,6 +61,36 @@ func TestWhatHasAPreimageMayChangeWhileNobodyWatches(t *testing.T) {
 	s.open()
 	s.rollback(id)
 	s.same(before)
+}
+
+// TestWhatIsSavedLaterDoesNotMakeUpForAnOutsideChange in the same epoch or the next, whole or by blocks: it has that change in it.
+func TestWhatIsSavedLaterDoesNotMakeUpForAnOutsideChange(t *testing.T) {
+	for _, name := range []string{"b.txt", "large"} {
+		for _, snapshot := range []bool{false, true} {
+			t.Run(fmt.Sprint(name, ", with a checkpoint before: ", snapshot), func(t *testing.T) {
+				s := largeSpace(t, "pure-manifest")
+				first := s.snapshot()
+				s.ok(s.w.Close())
+				time.Sleep(15 * time.Millisecond)
+				f, err := os.OpenFile(filepath.Join(s.dir, name), os.O_WRONLY, 0)
+				s.ok(err)
+				_, err = f.WriteAt([]byte("out"), 0)
+				s.ok(errors.Join(err, f.Close()))
+				s.open()
+				second, atSecond := "", s.state()
+				if snapshot {
+					second = s.snapshot()
+				}
+				s.overwrite(name, "in", 1)
+				_, err = s.w.Rollback(context.Background(), first, overlay.RollbackOptions{})
+				wantCode(t, err, errs.Integrity)
+				if snapshot {
+					s.rollback(second)
+					s.sameTree(atSecond)
+				}
+			})
+		}
+	}
 }
 
 func TestAReopenedWorkspaceSuspectsNothingOfItsOwn(t *testing.T) {
