@@ -29,6 +29,9 @@ type Options struct {
 	Sync    bool         // every commit reaches the disk before it returns
 	Logger  *slog.Logger // nil means none
 	Backend string       // who uses the store; "" means BackendFuse
+
+	// Contents is called after every commit that has content records, by whoever committed; nil means nobody.
+	Contents func()
 }
 
 // Store is an open store. Its methods may be called concurrently; a transaction belongs to one goroutine. It does not
@@ -38,6 +41,8 @@ type Store struct {
 	dir   string
 	lock  *os.File
 	space *space
+
+	contents func() // see Options
 
 	aliasMu sync.RWMutex // guards aliases
 	aliases map[ID]ID
@@ -50,7 +55,7 @@ func Open(dir string, o Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{dir: dir, lock: lock}
+	s := &Store{dir: dir, lock: lock, contents: o.Contents}
 	if err := s.open(o); err != nil {
 		lock.Close()
 		return nil, err
@@ -184,7 +189,19 @@ func (s *Store) Update(fn func(*Tx) error) error {
 	if err := s.space.check(); err != nil {
 		return err
 	}
-	return s.db.Update(func(t *badger.Txn) error { return fn(&Tx{s: s, t: t}) })
+	tx := Tx{s: s}
+	err := s.db.Update(func(t *badger.Txn) error { tx.t = t; return fn(&tx) })
+	if err == nil {
+		s.committed(tx.contents)
+	}
+	return err
+}
+
+// committed tells who wants to know that content records were committed.
+func (s *Store) committed(contents bool) {
+	if contents && s.contents != nil {
+		s.contents()
+	}
 }
 
 // View runs fn in a transaction that only reads.
@@ -204,19 +221,24 @@ func (r *Reader) Close() { r.t.Discard() }
 
 // Batch collects any number of writes. They are not committed as one: only Flush says that all are there.
 type Batch struct {
-	s  *Store
-	wb *badger.WriteBatch
+	s        *Store
+	wb       *badger.WriteBatch
+	contents bool // there are content records among the writes
 }
 
 // NewBatch starts a batch; end it with Flush or Cancel.
-func (s *Store) NewBatch() *Batch { return &Batch{s, s.db.NewWriteBatch()} }
+func (s *Store) NewBatch() *Batch { return &Batch{s: s, wb: s.db.NewWriteBatch()} }
 
 // Flush commits what is left and waits for it.
 func (b *Batch) Flush() error {
 	if err := b.s.space.check(); err != nil {
 		return err
 	}
-	return b.wb.Flush()
+	if err := b.wb.Flush(); err != nil {
+		return err
+	}
+	b.s.committed(b.contents)
+	return nil
 }
 
 // Cancel drops what has not been committed yet. It does nothing after Flush.
@@ -232,6 +254,7 @@ func (b *Batch) PutAttr(e Epoch, id ID, a Attr) error {
 
 // PutContent writes a content record.
 func (b *Batch) PutContent(e Epoch, id ID, c Content) error {
+	b.contents = true
 	return b.wb.Set(inodeKey(keyContent, e, id), c.encode())
 }
 
@@ -287,8 +310,9 @@ func putSlot(w setter, e Epoch, s Slot, o Occupant) error {
 
 // Tx is a transaction. It must not be kept after the function that got it returns.
 type Tx struct {
-	s *Store
-	t *badger.Txn
+	s        *Store
+	t        *badger.Txn
+	contents bool // there are content records among the writes
 }
 
 func (tx *Tx) has(key []byte) (bool, error) {
@@ -370,6 +394,7 @@ func (tx *Tx) PutAttr(e Epoch, id ID, a Attr) error {
 
 // PutContent writes a content record.
 func (tx *Tx) PutContent(e Epoch, id ID, c Content) error {
+	tx.contents = true
 	return tx.t.Set(inodeKey(keyContent, e, id), c.encode())
 }
 

@@ -18,9 +18,9 @@ func (h *Handle) change(fn func() error) error {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	t.stir()
-	if t.protecting && n.contentIn.Load() != uint64(t.epoch) && n.newIn.Load() != uint64(t.epoch) {
+	if t.needsContent(n) {
 		n.mu.Lock()
-		err := t.protectContent(n)
+		err := t.protectContentBy(n, h.fd, h.readable)
 		n.mu.Unlock()
 		if err != nil {
 			return err

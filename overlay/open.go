@@ -14,6 +14,7 @@ type Handle struct {
 	node     *Node
 	fd       int
 	writable bool
+	readable bool // fd can be read, whatever was asked for
 	direct   bool
 }
 
@@ -73,35 +74,51 @@ func (t *Tree) openForWrite(n *Node, flags int, direct bool) (*Handle, error) {
 		return nil, err
 	}
 	if flags&unix.O_TRUNC != 0 {
-		if replaced, err := t.replaceForTruncate(n); err != nil {
-			return nil, err
-		} else if !replaced {
-			if err := t.protectContent(n); err != nil {
-				return nil, err
-			}
-		}
-	} else {
-		if _, err := t.replaceForWrite(n); err != nil {
+		if _, err := t.replaceForTruncate(n); err != nil {
 			return nil, err
 		}
-		if direct {
-			var err error
-			if direct, err = t.protectForDirect(n); err != nil {
-				return nil, err
-			}
-		}
+	} else if _, err := t.replaceForWrite(n); err != nil {
+		return nil, err
 	}
-	fd, err := t.openData(n, flags)
+	fd, readable, err := t.openToChange(n, flags)
 	if err != nil {
 		return nil, err
 	}
-	if flags&unix.O_TRUNC != 0 {
-		if err := truncateFd(fd, flags); err != nil {
-			_ = unix.Close(fd)
-			return nil, err
+	switch {
+	case flags&unix.O_TRUNC != 0:
+		if err = t.protectContentBy(n, fd, readable); err == nil {
+			err = truncateFd(fd, flags)
+		}
+	case direct:
+		direct, err = t.protectForDirect(n, fd, readable)
+	}
+	if err != nil {
+		_ = unix.Close(fd)
+		return nil, err
+	}
+	h := t.newHandle(n, fd, wantsWrite(flags), direct)
+	h.readable = readable
+	return h, nil
+}
+
+// openToChange opens the data of a file, also for reading if its content may have to be saved: so that it need not be opened
+// twice. readable says that this was allowed.
+func (t *Tree) openToChange(n *Node, flags int) (fd int, readable bool, err error) {
+	if flags&unix.O_ACCMODE == unix.O_WRONLY && t.needsContent(n) {
+		if fd, err = t.openData(n, flags&^unix.O_ACCMODE|unix.O_RDWR); err == nil {
+			return fd, true, nil
 		}
 	}
-	return t.newHandle(n, fd, wantsWrite(flags), direct), nil
+	fd, err = t.openData(n, flags)
+	return fd, flags&unix.O_ACCMODE != unix.O_WRONLY, err
+}
+
+// protectContentBy is protectContent for a file that is open as fd.
+func (t *Tree) protectContentBy(n *Node, fd int, readable bool) error {
+	if readable {
+		return t.protectContentOf(n, fd)
+	}
+	return t.protectContent(n)
 }
 
 // truncateFd empties an open file. open(2) with O_TRUNC and O_RDONLY empties it too, but ftruncate takes a writable one.
@@ -113,20 +130,20 @@ func truncateFd(fd, flags int) error {
 }
 
 // protectForDirect makes the content safe for writes that the daemon won't see, unless the copy is not worth it.
-func (t *Tree) protectForDirect(n *Node) (bool, error) {
-	if !t.protecting || n.newIn.Load() == uint64(t.epoch) || n.contentIn.Load() == uint64(t.epoch) {
+func (t *Tree) protectForDirect(n *Node, fd int, readable bool) (bool, error) {
+	if !t.needsContent(n) {
 		return true, nil
 	}
 	if !t.cheapSave() && !t.hasDirect(n) {
-		var st unix.Statx_t
-		if err := t.statOpen(n, nil, &st); err != nil {
+		var st unix.Stat_t
+		if err := unix.Fstat(fd, &st); err != nil {
 			return false, err
 		}
 		if st.Size > directCopyMax {
 			return false, nil
 		}
 	}
-	return true, t.protectContent(n)
+	return true, t.protectContentBy(n, fd, readable)
 }
 
 func (t *Tree) hasDirect(n *Node) bool {

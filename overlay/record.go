@@ -5,13 +5,13 @@ package overlay
 import (
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/hyperfs/hyperfs/checkpoint"
 	"github.com/hyperfs/hyperfs/internal/crash"
+	"github.com/hyperfs/hyperfs/strategy"
 	"golang.org/x/sys/unix"
 )
 
@@ -28,6 +28,12 @@ type mark struct {
 
 func (l *logTx) mark(flag *atomic.Uint64, value uint64) {
 	l.marks = append(l.marks, mark{flag, value})
+}
+
+func (l *logTx) markIf(is bool, flag *atomic.Uint64, value uint64) {
+	if is {
+		l.mark(flag, value)
+	}
 }
 
 // record commits what fn writes to the undo log. When it returns nil, the records are there.
@@ -71,15 +77,14 @@ func (t *Tree) isNew(l *logTx, n *Node) (bool, error) {
 	if parent == nil {
 		return dead, nil // without a name no checkpoint has it; in the trash one may
 	}
-	isNew := false
-	old, err := l.MarkedOld(t.epoch, id)
+	isNew, err := t.covered(l, parent, name)
+	if err == nil && isNew { // else the index, which is slower to ask, need not be
+		var old bool
+		old, err = l.MarkedOld(t.epoch, id)
+		isNew = !old
+	}
 	if err != nil {
 		return false, err
-	}
-	if !old {
-		if isNew, err = t.covered(l, parent, name); err != nil {
-			return false, err
-		}
 	}
 	if isNew {
 		l.mark(&n.newIn, e)
@@ -94,10 +99,12 @@ func (t *Tree) isNewAt(l *logTx, dir *Node, name string, id checkpoint.ID) (bool
 	if n := t.known(id); n != nil {
 		return t.isNew(l, n)
 	}
-	if old, err := l.MarkedOld(t.epoch, id); err != nil || old {
+	covered, err := t.covered(l, dir, name)
+	if err != nil || !covered {
 		return false, err
 	}
-	return t.covered(l, dir, name)
+	old, err := l.MarkedOld(t.epoch, id)
+	return !old, err
 }
 
 // covered reports whether this epoch needs no record of the slot any more.
@@ -125,7 +132,10 @@ func (t *Tree) recordSlot(l *logTx, dir *Node, name string, held checkpoint.Occu
 }
 
 // recordAttr notes the attributes of an old inode before their first change in the epoch. The caller holds n.mu.
-func (t *Tree) recordAttr(l *logTx, n *Node) error {
+func (t *Tree) recordAttr(l *logTx, n *Node) error { return t.recordAttrOf(l, n, nil) }
+
+// recordAttrOf is recordAttr for an inode whose attributes may be known already: st is nil, or what they are while n.mu is held.
+func (t *Tree) recordAttrOf(l *logTx, n *Node, st *unix.Statx_t) error {
 	if n.attrIn.Load() == uint64(t.epoch) {
 		return nil
 	}
@@ -138,15 +148,17 @@ func (t *Tree) recordAttr(l *logTx, n *Node) error {
 		return err
 	}
 	if !has {
-		var st unix.Statx_t
-		if err := t.statOpen(n, nil, &st); err != nil {
-			return err
+		if st == nil {
+			st = new(unix.Statx_t)
+			if err := t.statOpen(n, nil, st); err != nil {
+				return err
+			}
 		}
 		at, err := t.slotFor(l, n)
 		if err != nil {
 			return err
 		}
-		a := t.attrRecord(&st, at)
+		a := t.attrRecord(st, at)
 		if t.hasDirect(n) {
 			a.Ctime = 0 // a page that a mapping has dirtied already can change without a change of ctime
 		}
@@ -270,89 +282,116 @@ func (t *Tree) protectXattrsOf(n *Node, always bool) error {
 		if err != nil || isNew {
 			return err
 		}
-		id := t.identity(n)
-		has, err := l.HasXattrs(t.epoch, id)
-		if err != nil {
+		return t.recordXattrs(l, n, nil, xs, always)
+	})
+}
+
+// recordXattrs notes what xattrs an old inode has, if it has any or with always, and its attributes: st may be nil. The caller
+// holds n.mu.
+func (t *Tree) recordXattrs(l *logTx, n *Node, st *unix.Statx_t, xs []checkpoint.Xattr, always bool) error {
+	id := t.identity(n)
+	has, err := l.HasXattrs(t.epoch, id)
+	if err != nil {
+		return err
+	}
+	if !has && (always || len(xs) > 0) {
+		if err := t.recordAttrOf(l, n, st); err != nil {
 			return err
 		}
-		if !has && (always || len(xs) > 0) {
-			if err := t.recordAttr(l, n); err != nil {
-				return err
-			}
-			if err := l.PutXattrs(t.epoch, id, xs); err != nil {
-				return err
-			}
-			has = true
+		if err := l.PutXattrs(t.epoch, id, xs); err != nil {
+			return err
 		}
-		if has {
-			l.mark(&n.xattrIn, e)
-		}
-		return nil
-	})
+		has = true
+	}
+	if has {
+		l.mark(&n.xattrIn, uint64(t.epoch))
+	}
+	return nil
 }
 
 // protectContent makes the whole content of a regular file safe, with its attributes. The caller holds n.mu.
 func (t *Tree) protectContent(n *Node) error {
-	e := uint64(t.epoch)
-	if !t.protecting || !n.regular || n.contentIn.Load() == e || n.newIn.Load() == e {
+	if !t.needsContent(n) {
 		return nil
 	}
-	needed := false
+	fd, err := t.openForSave(n)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return t.protectContentOf(n, fd)
+}
+
+// needsContent reports whether this epoch may still want the content of a file.
+func (t *Tree) needsContent(n *Node) bool {
+	e := uint64(t.epoch)
+	return t.protecting && n.regular && n.contentIn.Load() != e && n.newIn.Load() != e
+}
+
+// protectContentOf is protectContent for a file that is open for reading as fd. All that has to be recorded is one commit: where a
+// small file is written to for the first time, that is what takes longest. The caller holds n.mu, or Tree.mu alone.
+func (t *Tree) protectContentOf(n *Node, fd int) error {
+	if !t.needsContent(n) {
+		return nil
+	}
+	var saved *strategy.Ref
 	err := t.record(func(l *logTx) error {
 		isNew, err := t.isNew(l, n)
 		if err != nil || isNew {
 			return err
 		}
-		has, err := l.HasContent(t.epoch, t.identity(n))
-		if has {
-			l.mark(&n.contentIn, e)
-		}
-		needed = !has
-		return err
-	})
-	if err != nil || !needed {
-		return err
-	}
-	if err := t.protectXattrs(n); err != nil { // a write takes capabilities away
-		return err
-	}
-	return t.saveContent(n)
-}
-
-// saveContent puts the content of n away and records it. The caller holds n.mu, or Tree.mu alone.
-func (t *Tree) saveContent(n *Node) error {
-	id := t.identity(n)
-	f, err := t.openForSave(n)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	content, err := t.save(f, id)
-	if err != nil {
-		return err
-	}
-	crash.Point("content-saved")
-	defer crash.Point("content-recorded")
-	err = t.record(func(l *logTx) error {
-		if err := t.recordAttr(l, n); err != nil {
+		id := t.identity(n)
+		has, err := l.HasContent(t.epoch, id)
+		if err != nil || has {
+			l.markIf(has, &n.contentIn, uint64(t.epoch))
 			return err
 		}
-		if err := l.PutContent(t.epoch, id, content); err != nil {
+		var st unix.Statx_t
+		if err := statFd(fd, &st); err != nil {
 			return err
 		}
+		if err := t.recordXattrsFd(l, n, fd, &st); err != nil { // a write takes capabilities away
+			return err
+		}
+		if err := t.recordAttrOf(l, n, &st); err != nil {
+			return err
+		}
+		content, err := t.save(fd, id)
+		if err != nil {
+			return err
+		}
+		saved = &content.Ref
+		crash.Point("content-saved")
 		l.mark(&n.contentIn, uint64(t.epoch))
-		return nil
+		return l.PutContent(t.epoch, id, content)
 	})
-	if err != nil {
-		_ = t.tier.remove(content.Ref)
+	if err != nil && saved != nil {
+		_ = t.tier.remove(*saved)
+	}
+	if saved != nil {
+		crash.Point("content-recorded")
 	}
 	return err
 }
 
-// save puts content away under a name that no other preimage has or had since the tree was opened.
-func (t *Tree) save(f *os.File, id checkpoint.ID) (checkpoint.Content, error) {
-	name := fmt.Sprintf("%x-%s-%x", uint64(t.epoch), id, t.tempNum.Add(1))
-	ref, err := t.tier.save(f, name)
+// recordXattrsFd notes the xattrs of a file that is open as fd, if it has any.
+func (t *Tree) recordXattrsFd(l *logTx, n *Node, fd int, st *unix.Statx_t) error {
+	if n.xattrIn.Load() == uint64(t.epoch) {
+		return nil
+	}
+	xs, err := xattrsFd(fd)
+	if err != nil || len(xs) == 0 {
+		return err
+	}
+	return t.recordXattrs(l, n, st, xs, false)
+}
+
+// save puts the content of what is open as fd away, in a tier under a name that no other preimage has or had since the tree was
+// opened.
+func (t *Tree) save(fd int, id checkpoint.ID) (checkpoint.Content, error) {
+	ref, err := t.tier.save(fd, func() string {
+		return fmt.Sprintf("%x-%s-%x", uint64(t.epoch), id, t.tempNum.Add(1))
+	})
 	if err != nil {
 		t.log.Error("a preimage can't be saved", "err", err)
 		return checkpoint.Content{}, plainErrno(err)
@@ -360,8 +399,8 @@ func (t *Tree) save(f *os.File, id checkpoint.ID) (checkpoint.Content, error) {
 	return checkpoint.Content{Ref: ref}, nil
 }
 
-// openForSave opens a file for reading, also where its mode does not let its owner.
-func (t *Tree) openForSave(n *Node) (*os.File, error) {
+// openForSave opens a file for reading, also where its mode does not let its owner. The caller closes the descriptor.
+func (t *Tree) openForSave(n *Node) (int, error) {
 	fd, err := t.openNode(n, unix.O_RDONLY|unix.O_NONBLOCK)
 	if err == unix.ESTALE {
 		fd, err = t.reopenHandle(n, unix.O_RDONLY)
@@ -369,10 +408,7 @@ func (t *Tree) openForSave(n *Node) (*os.File, error) {
 	if err == unix.EACCES {
 		fd, err = t.openLifted(n)
 	}
-	if err != nil {
-		return nil, err
-	}
-	return os.NewFile(uintptr(fd), "preimage"), nil
+	return fd, err
 }
 
 // openLifted opens a file of ours that we may not read, by lifting its mode for that moment. The attribute record is made first, so that

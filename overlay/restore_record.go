@@ -190,11 +190,11 @@ func (r *restorer) recordContents(b recorder) error {
 
 // saveNow saves the content that an inode has. Many goroutines may call it, each for another inode.
 func (r *restorer) saveNow(i *inodeRestore) error {
-	f, err := r.t.openForSave(i.node)
+	fd, err := r.t.openForSave(i.node)
 	if err != nil {
 		return err
 	}
-	defer f.Close()
-	i.now, err = r.t.save(f, i.id)
+	defer unix.Close(fd)
+	i.now, err = r.t.save(fd, i.id)
 	return err
 }

@@ -50,6 +50,8 @@ func (w *Workspace) Diagnostics() Diagnostics {
 	if err := w.describe(d.Active); err != nil {
 		w.log.Error("the undo log can't be read", "err", err)
 	}
+	hot := w.tiers.hot.Stats()
+	d.Hot = &hot
 	d.StoreBytes = w.store.Bytes()
 	_ = eachName(t.trashFd, func(string) error { d.TrashFiles++; return nil })
 	_ = w.tiers.list(func(ref strategy.Ref, _ int64) error {

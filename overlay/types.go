@@ -1,6 +1,7 @@
 package overlay
 
 import (
+	"cmp"
 	"log/slog"
 	"slices"
 	"time"
@@ -27,8 +28,30 @@ type Config struct {
 	NoTmpfs        bool         // "auto" does not take the tier tmpfs, and nothing degrades to it
 	TmpfsDir       string       // where the tier tmpfs keeps preimages; "" means below /dev/shm, see strategy.Options
 	MaxCheckpoints int          // active checkpoints, at most; 0 means 1024
+	Hot            HotConfig    // the hot buffer in front of the tier
 	Sync           bool         // preimages and records survive power loss, not only the end of the daemon
 	Logger         *slog.Logger // nil means none
+}
+
+// HotConfig says what the hot buffer may take. The zero value means that it is on, with strategy.DefaultHotLimits.
+type HotConfig struct {
+	Off        bool  // everything goes to the tier
+	FileBytes  int64 // of one preimage, at most; 0 means the default
+	TotalBytes int64 // not mirrored to the disk yet, at most; 0 means the default
+	Files      int   // not mirrored to the disk yet, at most; 0 means the default
+}
+
+// limits are what the configuration comes to.
+func (c HotConfig) limits() strategy.HotLimits {
+	if c.Off {
+		return strategy.HotLimits{}
+	}
+	d := strategy.DefaultHotLimits
+	return strategy.HotLimits{
+		FileBytes:  cmp.Or(c.FileBytes, d.FileBytes),
+		TotalBytes: cmp.Or(c.TotalBytes, d.TotalBytes),
+		Files:      cmp.Or(c.Files, d.Files),
+	}
 }
 
 // SnapshotOptions are the tags of a new checkpoint. All may be empty.
@@ -186,10 +209,11 @@ type Diagnostics struct {
 	Active      []checkpoint.Checkpoint `json:"active"`
 	StoreBytes  int64                   `json:"store_bytes"`
 	TrashFiles  int                     `json:"trash_files"`
-	Backups     int                     `json:"backups"` // preimages
-	InRAM       int                     `json:"in_ram"`  // of these, how many a reboot would take
-	Nodes       int                     `json:"nodes"`   // inodes held in memory
-	Handles     int                     `json:"handles"` // open files and directories
+	Backups     int                     `json:"backups"`       // preimages
+	InRAM       int                     `json:"in_ram"`        // of these, how many a reboot would take
+	Hot         *strategy.HotStats      `json:"hot,omitempty"` // of the hot buffer; the backend scan has none
+	Nodes       int                     `json:"nodes"`         // inodes held in memory
+	Handles     int                     `json:"handles"`       // open files and directories
 	Descriptors int                     `json:"descriptors"`
 	Limits      Limits                  `json:"limits"`
 }

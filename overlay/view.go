@@ -494,7 +494,11 @@ func (v *view) open(id checkpoint.ID) (*os.File, error) {
 	if n == nil {
 		return nil, unix.ENOENT
 	}
-	return v.t.openForSave(n)
+	fd, err := v.t.openForSave(n)
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), "live"), nil
 }
 
 // readlink gives the target of a symlink, which never changes.
