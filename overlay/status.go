@@ -21,6 +21,8 @@ func (w *Workspace) Status() Status {
 	w.list.RLock()
 	s.Checkpoints = w.countActive()
 	w.list.RUnlock()
+	hot := w.tiers.hot.Stats()
+	s.Hot = &hot
 	if u, ok := w.undoPoint(); ok {
 		s.Undo = u.ID
 	}
@@ -50,8 +52,6 @@ func (w *Workspace) Diagnostics() Diagnostics {
 	if err := w.describe(d.Active); err != nil {
 		w.log.Error("the undo log can't be read", "err", err)
 	}
-	hot := w.tiers.hot.Stats()
-	d.Hot = &hot
 	d.StoreBytes = w.store.Bytes()
 	_ = eachName(t.trashFd, func(string) error { d.TrashFiles++; return nil })
 	_ = w.tiers.list(func(ref strategy.Ref, _ int64) error {

@@ -188,6 +188,8 @@ type Status struct {
 	Slots       int       `json:"slots"`          // slot records since the newest checkpoint
 	Inodes      int       `json:"inodes"`         // inodes with attribute, content or xattr records since then
 
+	Hot *strategy.HotStats `json:"hot,omitempty"` // of the hot buffer; the backend scan has none
+
 	Backend string      `json:"backend"`        // fuse or scan
 	Scan    *ScanStatus `json:"scan,omitempty"` // of the backend scan, once it has made a checkpoint
 }
@@ -209,11 +211,10 @@ type Diagnostics struct {
 	Active      []checkpoint.Checkpoint `json:"active"`
 	StoreBytes  int64                   `json:"store_bytes"`
 	TrashFiles  int                     `json:"trash_files"`
-	Backups     int                     `json:"backups"`       // preimages
-	InRAM       int                     `json:"in_ram"`        // of these, how many a reboot would take
-	Hot         *strategy.HotStats      `json:"hot,omitempty"` // of the hot buffer; the backend scan has none
-	Nodes       int                     `json:"nodes"`         // inodes held in memory
-	Handles     int                     `json:"handles"`       // open files and directories
+	Backups     int                     `json:"backups"` // preimages
+	InRAM       int                     `json:"in_ram"`  // of these, how many a reboot would take
+	Nodes       int                     `json:"nodes"`   // inodes held in memory
+	Handles     int                     `json:"handles"` // open files and directories
 	Descriptors int                     `json:"descriptors"`
 	Limits      Limits                  `json:"limits"`
 }

@@ -93,9 +93,10 @@ var firstWriteFlags = []struct {
 	flags []string
 }{
 	{withoutCheckpoint, nil},
-	{"tmpfs", []string{"--tier", "tmpfs"}},
-	{"posix-link", []string{"--tier", "posix-link"}},
-	{"pure-manifest", []string{"--tier", "pure-manifest"}},
+	{"hot buffer", nil},
+	{"tmpfs", []string{"--no-hot", "--tier", "tmpfs"}},
+	{"posix-link", []string{"--no-hot", "--tier", "posix-link"}},
+	{"pure-manifest", []string{"--no-hot", "--tier", "pure-manifest"}},
 }
 
 func makeFiles(dir string, files, size int) error {
