@@ -112,7 +112,7 @@ func (h *HotBuffer) Takes(size int64) bool { return size <= h.o.Limits.FileBytes
 // Save puts the whole content of the regular file that is open for reading as fd away. ok is false where that is left to a
 // tier: nothing was kept then. Save moves no file offset, and takes no more than the size that the file has at the start.
 func (h *HotBuffer) Save(fd int) (ref Ref, ok bool) {
-	if !h.On() {
+	if !h.o.Limits.on() {
 		return Ref{}, false
 	}
 	ref, err := h.save(file{fd})
@@ -134,6 +134,9 @@ var (
 )
 
 func (h *HotBuffer) save(src file) (ref Ref, err error) {
+	if !h.On() {
+		return ref, errHotOff
+	}
 	st, err := src.stat()
 	if err != nil {
 		return ref, err
