@@ -101,6 +101,9 @@ func TestDifferentialTreeIsLikeAPlainDirectory(t *testing.T) {
 func openTree(tier string) func(ws string, variant uint32) (subject, error) {
 	return func(ws string, variant uint32) (subject, error) {
 		names := treefs.Options{KeepNames: variant&1 != 0, Direct: variant&2 != 0}
+		if variant == 0 || variant == 3 { // with either value of both
+			return newTreeSubject(ws, treeOptions{Options: names, Tier: tier + " hot"})
+		}
 		return newTreeSubject(ws, treeOptions{Options: names, Tier: tier})
 	}
 }

@@ -50,7 +50,7 @@ type treeSubject struct {
 // treeOptions of a treeSubject.
 type treeOptions struct {
 	treefs.Options
-	Tier string
+	Tier string // with " hot" behind it, the hot buffer is in front
 }
 
 func newTreeSubject(dir string, o treeOptions) (*treeSubject, error) {
@@ -59,7 +59,8 @@ func newTreeSubject(dir string, o treeOptions) (*treeSubject, error) {
 }
 
 func (s *treeSubject) open() error {
-	ws, err := overlay.Open(overlay.Config{Workspace: s.dir, Tier: s.o.Tier})
+	tier, hot := strings.CutSuffix(s.o.Tier, " hot")
+	ws, err := overlay.Open(overlay.Config{Workspace: s.dir, Tier: tier, Hot: overlay.HotConfig{Off: !hot}})
 	if err != nil {
 		return err
 	}
