@@ -20,7 +20,7 @@ func (h *Handle) change(fn func() error) error {
 	t.stir()
 	if t.needsContent(n) {
 		n.mu.Lock()
-		err := t.protectContentBy(n, h.fd, h.readable)
+		err := t.protectContentBy(n, h.fd, h.readable, nil)
 		n.mu.Unlock()
 		if err != nil {
 			return err

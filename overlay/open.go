@@ -86,7 +86,7 @@ func (t *Tree) openForWrite(n *Node, flags int, direct bool) (*Handle, error) {
 	}
 	switch {
 	case flags&unix.O_TRUNC != 0:
-		if err = t.protectContentBy(n, fd, readable); err == nil {
+		if err = t.protectContentBy(n, fd, readable, nil); err == nil {
 			err = truncateFd(fd, flags)
 		}
 	case direct:
@@ -113,10 +113,10 @@ func (t *Tree) openToChange(n *Node, flags int) (fd int, readable bool, err erro
 	return fd, flags&unix.O_ACCMODE != unix.O_WRONLY, err
 }
 
-// protectContentBy is protectContent for a file that is open as fd.
-func (t *Tree) protectContentBy(n *Node, fd int, readable bool) error {
+// protectContentBy is protectContent for a file that is open as fd; st is what it is like now, or nil.
+func (t *Tree) protectContentBy(n *Node, fd int, readable bool, st *unix.Statx_t) error {
 	if readable {
-		return t.protectContentOf(n, fd)
+		return t.protectContentOf(n, fd, st)
 	}
 	return t.protectContent(n)
 }
@@ -134,16 +134,14 @@ func (t *Tree) protectForDirect(n *Node, fd int, readable bool) (bool, error) {
 	if !t.needsContent(n) {
 		return true, nil
 	}
-	if !t.cheapSave() && !t.hasDirect(n) {
-		var st unix.Stat_t
-		if err := unix.Fstat(fd, &st); err != nil {
-			return false, err
-		}
-		if st.Size > directCopyMax {
-			return false, nil
-		}
+	var st unix.Statx_t
+	if err := statFd(fd, &st); err != nil {
+		return false, err
 	}
-	return true, t.protectContentBy(n, fd, readable)
+	if st.Size > directCopyMax && !t.cheapSave() && !t.hasDirect(n) {
+		return false, nil
+	}
+	return true, t.protectContentBy(n, fd, readable, &st)
 }
 
 func (t *Tree) hasDirect(n *Node) bool {

@@ -319,7 +319,7 @@ func (t *Tree) protectContent(n *Node) error {
 		return err
 	}
 	defer unix.Close(fd)
-	return t.protectContentOf(n, fd)
+	return t.protectContentOf(n, fd, nil)
 }
 
 // needsContent reports whether this epoch may still want the content of a file.
@@ -329,8 +329,9 @@ func (t *Tree) needsContent(n *Node) bool {
 }
 
 // protectContentOf is protectContent for a file that is open for reading as fd. All that has to be recorded is one commit: where a
-// small file is written to for the first time, that is what takes longest. The caller holds n.mu, or Tree.mu alone.
-func (t *Tree) protectContentOf(n *Node, fd int) error {
+// small file is written to for the first time, that is what takes longest. st is what the file is like now, or nil. The caller holds n.mu, or
+// Tree.mu alone.
+func (t *Tree) protectContentOf(n *Node, fd int, st *unix.Statx_t) error {
 	if !t.needsContent(n) {
 		return nil
 	}
@@ -346,17 +347,19 @@ func (t *Tree) protectContentOf(n *Node, fd int) error {
 			l.markIf(has, &n.contentIn, uint64(t.epoch))
 			return err
 		}
-		var st unix.Statx_t
-		if err := statFd(fd, &st); err != nil {
+		if st == nil {
+			st = new(unix.Statx_t)
+			if err := statFd(fd, st); err != nil {
+				return err
+			}
+		}
+		if err := t.recordXattrsFd(l, n, fd, st); err != nil { // a write takes capabilities away
 			return err
 		}
-		if err := t.recordXattrsFd(l, n, fd, &st); err != nil { // a write takes capabilities away
+		if err := t.recordAttrOf(l, n, st); err != nil {
 			return err
 		}
-		if err := t.recordAttrOf(l, n, &st); err != nil {
-			return err
-		}
-		content, err := t.save(fd, id)
+		content, err := t.save(fd, int64(st.Size), id)
 		if err != nil {
 			return err
 		}
@@ -386,10 +389,10 @@ func (t *Tree) recordXattrsFd(l *logTx, n *Node, fd int, st *unix.Statx_t) error
 	return t.recordXattrs(l, n, st, xs, false)
 }
 
-// save puts the content of what is open as fd away, in a tier under a name that no other preimage has or had since the tree was
+// save puts the content of what is open as fd, and has size bytes, away, in a tier under a name that no other preimage has or had since the tree was
 // opened.
-func (t *Tree) save(fd int, id checkpoint.ID) (checkpoint.Content, error) {
-	ref, err := t.tier.save(fd, func() string {
+func (t *Tree) save(fd int, size int64, id checkpoint.ID) (checkpoint.Content, error) {
+	ref, err := t.tier.save(fd, size, func() string {
 		return fmt.Sprintf("%x-%s-%x", uint64(t.epoch), id, t.tempNum.Add(1))
 	})
 	if err != nil {

@@ -195,6 +195,10 @@ func (r *restorer) saveNow(i *inodeRestore) error {
 		return err
 	}
 	defer unix.Close(fd)
-	i.now, err = r.t.save(fd, i.id)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	i.now, err = r.t.save(fd, st.Size, i.id)
 	return err
 }

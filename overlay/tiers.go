@@ -228,10 +228,10 @@ func (t *tiers) close() error {
 	return errors.Join(err, t.dir.Close())
 }
 
-// save puts the content of what is open for reading as fd away: into the hot buffer, or under a name in the tier in use or, if that
+// save puts the content of what is open for reading as fd, and has size bytes, away: into the hot buffer, or under a name in the tier in use or, if that
 // fails, in the next one that works.
-func (t *tiers) save(fd int, name func() string) (strategy.Ref, error) {
-	if ref, ok := t.hot.Save(fd); ok {
+func (t *tiers) save(fd int, size int64, name func() string) (strategy.Ref, error) {
+	if ref, ok := t.hot.Save(fd, size); ok {
 		return ref, nil
 	}
 	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)

@@ -109,13 +109,13 @@ func (h *HotBuffer) On() bool {
 // Takes reports whether a preimage of size bytes would be taken, as far as that can be told without its bytes.
 func (h *HotBuffer) Takes(size int64) bool { return size <= h.o.Limits.FileBytes && h.On() }
 
-// Save puts the whole content of the regular file that is open for reading as fd away. ok is false where that is left to a
-// tier: nothing was kept then. Save moves no file offset, and takes no more than the size that the file has at the start.
-func (h *HotBuffer) Save(fd int) (ref Ref, ok bool) {
+// Save puts the whole content of the regular file that is open for reading as fd, and has size bytes, away. ok is false where that is
+// left to a tier: nothing was kept then. Save moves no file offset, and takes less if the file turns out to be shorter.
+func (h *HotBuffer) Save(fd int, size int64) (ref Ref, ok bool) {
 	if !h.o.Limits.on() {
 		return Ref{}, false
 	}
-	ref, err := h.save(file{fd})
+	ref, err := h.save(file{fd}, size)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if err != nil {
@@ -133,18 +133,14 @@ var (
 	errHotFull  = errors.New("the hot buffer is full")
 )
 
-func (h *HotBuffer) save(src file) (ref Ref, err error) {
+func (h *HotBuffer) save(src file, size int64) (ref Ref, err error) {
 	if !h.On() {
 		return ref, errHotOff
 	}
-	st, err := src.stat()
-	if err != nil {
-		return ref, err
-	}
-	if st.size > h.o.Limits.FileBytes {
+	if size > h.o.Limits.FileBytes {
 		return ref, errTooLarge
 	}
-	err = withBytes(st.size, func(p []byte) error {
+	err = withBytes(size, func(p []byte) error {
 		n, err := src.readAt(p, 0)
 		if err != nil {
 			return err

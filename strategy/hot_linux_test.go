@@ -39,6 +39,15 @@ func openHot(t testing.TB, dir string, o strategy.HotOptions) *strategy.HotBuffe
 	return h
 }
 
+// save puts all that a file has now into the buffer.
+func save(h *strategy.HotBuffer, f *os.File) (strategy.Ref, bool) {
+	info, err := f.Stat()
+	if err != nil {
+		return strategy.Ref{}, false
+	}
+	return h.Save(int(f.Fd()), info.Size())
+}
+
 // buffered is the hot buffer with a tier behind it, as one Strategy: it names preimages as its caller does, which the buffer itself
 // does not.
 type buffered struct {
@@ -73,7 +82,7 @@ func (b *buffered) Save(src *os.File, name string) (strategy.Ref, error) {
 	if _, taken := b.inHot(strategy.Ref{Tier: strategy.Hot, Name: name}); taken {
 		return strategy.Ref{}, fs.ErrExist
 	}
-	own, ok := b.hot.Save(int(src.Fd()))
+	own, ok := save(b.hot, src)
 	if !ok {
 		ref, err := b.Strategy.Save(src, name)
 		ref.Tier = strategy.Hot
@@ -260,7 +269,7 @@ func TestHotBufferSpillsBeyondEachLimit(t *testing.T) {
 			h := openHot(t, dir, strategy.HotOptions{Limits: c.limits, SyncRecords: func() error { <-blocked; return nil }})
 			h.Recorded() // so that every round has records to wait for
 			for i, size := range c.sizes {
-				h.Save(int(hotFile(t, dir, fmt.Sprint(i), bytesOf(size, 1)).Fd()))
+				save(h, hotFile(t, dir, fmt.Sprint(i), bytesOf(size, 1)))
 			}
 			s := h.Stats()
 			spills := uint64(len(c.sizes)) - c.hits
@@ -283,12 +292,12 @@ func TestHotBufferTakesMoreOnceItIsMirrored(t *testing.T) {
 	h := openHot(t, dir, strategy.HotOptions{Limits: strategy.HotLimits{FileBytes: 100, TotalBytes: 1 << 20, Files: 1}})
 	defer func() { _ = h.Close() }()
 	f := hotFile(t, dir, "f", bytesOf(100, 1))
-	ref, ok := h.Save(int(f.Fd()))
+	ref, ok := save(h, f)
 	if !ok {
 		t.Fatal("the first one was not taken")
 	}
 	waitFor(t, "the mirror", func() bool { return h.Mirrored(ref) })
-	if _, ok := h.Save(int(f.Fd())); !ok {
+	if _, ok := save(h, f); !ok {
 		t.Error("the second one was not taken")
 	}
 	if s := h.Stats(); s.Mirrored == 0 || s.Files != 2 {
@@ -301,7 +310,7 @@ func TestHotBufferIsFoundAgain(t *testing.T) {
 	h := openHot(t, dir, strategy.HotOptions{Limits: strategy.DefaultHotLimits})
 	var refs []strategy.Ref
 	for i := range 100 {
-		ref, ok := h.Save(int(hotFile(t, dir, "f", bytesOf(5000, byte(i+1))).Fd()))
+		ref, ok := save(h, hotFile(t, dir, "f", bytesOf(5000, byte(i+1))))
 		if !ok {
 			t.Fatal("it was not taken")
 		}
@@ -340,7 +349,7 @@ func TestHotBufferFreesWhatIsRemoved(t *testing.T) {
 	f := hotFile(t, dir, "f", bytesOf(100_000, 7))
 	var refs []strategy.Ref
 	for range 500 {
-		ref, ok := h.Save(int(f.Fd()))
+		ref, ok := save(h, f)
 		if !ok {
 			t.Fatal("it was not taken")
 		}
@@ -394,12 +403,12 @@ func TestAFailingHotBufferSpills(t *testing.T) {
 				told = append(told, err)
 			}})
 			f := hotFile(t, dir, "f", bytesOf(100_000, 7))
-			ref, ok := h.Save(int(f.Fd()))
+			ref, ok := save(h, f)
 			if !ok {
 				t.Fatal("the first one was not taken")
 			}
 			fail(t, dir)
-			waitFor(t, "a failure", func() bool { _, ok := h.Save(int(f.Fd())); return !ok })
+			waitFor(t, "a failure", func() bool { _, ok := save(h, f); return !ok })
 			s := h.Stats()
 			if s.On || s.Reason == "" || s.Spills == 0 {
 				t.Errorf("the counters are %+v", s)
