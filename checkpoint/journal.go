@@ -18,15 +18,16 @@ import (
 // while the database takes what one holds, the other goes on.
 //
 //	generation      8 bytes, of the file
-//	for each commit: length of what follows, its CRC-32C (4 bytes each), and for each key
+//	for each commit: length of what follows, CRC-32C of the generation and what follows (4 bytes each), and for each key
 //	    kind        1 byte: put or deleted
 //	    key, value  each with its length as a uvarint before it
 //
-// What is behind the last commit is zeros, or one that was torn and had not returned. Numbers are big endian.
+// What is behind the last commit is zeros, a commit of an earlier generation, or one that was torn and had not returned. So the journal
+// is emptied by giving it a new generation. Numbers are big endian.
 type journal struct {
 	f          *os.File
 	generation uint64
-	end        int64 // 0 means that the file is empty
+	end        int64 // behind the last commit
 }
 
 const (
@@ -47,22 +48,17 @@ func openJournal(dir string, i int) (*journal, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &journal{f: f}, nil
+	return &journal{f: f, end: journalHead}, nil
 }
 
 // append writes a commit. On an error the journal is as it was.
 func (j *journal) append(writes []write) (err error) {
-	b := make([]byte, journalHead+commitHead, 512)
+	commit := make([]byte, commitHead, 512)
 	for _, w := range writes {
-		b = w.encode(b)
+		commit = w.encode(commit)
 	}
-	commit := b[journalHead:]
 	binary.BigEndian.PutUint32(commit, uint32(len(commit)-commitHead))
-	binary.BigEndian.PutUint32(commit[4:], crc32.Checksum(commit[commitHead:], castagnoli))
-	if j.end == 0 { // the first one has the head of the file before it
-		binary.BigEndian.PutUint64(b, j.generation)
-		commit = b
-	}
+	binary.BigEndian.PutUint32(commit[4:], checksum(j.generation, commit[commitHead:]))
 	if _, err := j.f.WriteAt(commit, j.end); err != nil {
 		// What was written of it must not come to lie behind a later commit.
 		return errors.Join(err, j.f.Truncate(j.end), j.f.Truncate(max(j.end, journalSize)))
@@ -72,13 +68,22 @@ func (j *journal) append(writes []write) (err error) {
 	return nil
 }
 
+func checksum(generation uint64, commit []byte) uint32 {
+	head := binary.BigEndian.AppendUint64(make([]byte, 0, journalHead), generation)
+	return crc32.Update(crc32.Checksum(head, castagnoli), castagnoli, commit)
+}
+
 // clear empties the journal for a new generation.
 func (j *journal) clear(generation uint64) error {
-	if err := j.f.Truncate(0); err != nil {
+	if _, err := j.f.WriteAt(binary.BigEndian.AppendUint64(nil, generation), 0); err != nil {
 		return err
 	}
-	j.generation, j.end = generation, 0
-	return j.f.Truncate(journalSize)
+	resize := j.generation == 0 || j.end > journalSize // it was opened just now, or has grown
+	j.generation, j.end = generation, journalHead
+	if resize {
+		return j.f.Truncate(journalSize)
+	}
+	return nil
 }
 
 // read gives what the journal holds, in order.
@@ -91,7 +96,7 @@ func (j *journal) read() (generation uint64, writes []write, err error) {
 	for len(b) >= commitHead {
 		n, sum := int64(binary.BigEndian.Uint32(b)), binary.BigEndian.Uint32(b[4:])
 		b = b[commitHead:]
-		if n == 0 || n > int64(len(b)) || crc32.Checksum(b[:n], castagnoli) != sum {
+		if n == 0 || n > int64(len(b)) || checksum(generation, b[:n]) != sum {
 			break
 		}
 		some, err := decodeWrites(b[:n])

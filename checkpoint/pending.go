@@ -100,6 +100,7 @@ func (p *pending) replay(js []*journal) error {
 		all = append(all, held{generation, writes})
 		p.next = max(p.next, generation+1)
 	}
+	p.next = max(p.next, 1)
 	slices.SortFunc(all, func(a, b held) int { return cmp.Compare(a.generation, b.generation) })
 	set := newWriteSet(nil)
 	for _, h := range all {
