@@ -35,7 +35,8 @@ type pending struct {
 	spare    *journal
 
 	flush   sync.Mutex // held while the database is given a set; before mu
-	kick    chan struct{}
+	kick    chan struct{} // there is something to give
+	full    chan struct{} // there is so much that it should not wait
 	stop    chan struct{}
 	stopped sync.WaitGroup
 }
@@ -66,7 +67,7 @@ func (s *writeSet) add(w write) {
 
 // openPending opens the journals, and gives the database what an earlier process has left in them.
 func openPending(db *badger.DB, dir string, sp *space) (*pending, error) {
-	p := &pending{db: db, space: sp, kick: make(chan struct{}, 1), stop: make(chan struct{})}
+	p := &pending{db: db, space: sp, kick: make(chan struct{}, 1), full: make(chan struct{}, 1), stop: make(chan struct{})}
 	var js [2]*journal
 	for i := range js {
 		var err error
@@ -146,22 +147,26 @@ func (p *pending) commit(writes []write) error {
 	if len(writes) == 0 {
 		return nil
 	}
-	size, err := p.add(writes)
-	if err == nil && size >= pendingMax {
-		p.wake()
+	if p.size() >= pendingStop {
+		if err := p.settle(); err != nil { // before anything is added: a commit that fails must not be there
+			return err
+		}
 	}
-	if err == nil && size >= pendingStop {
-		err = p.settle()
-	}
-	return err
+	return p.add(writes)
 }
 
-func (p *pending) add(writes []write) (size int, err error) {
+func (p *pending) size() int {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	return p.active.bytes
+}
+
+func (p *pending) add(writes []write) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	first := len(p.active.writes) == 0
 	if err := p.active.journal.append(writes); err != nil {
-		return 0, err
+		return err
 	}
 	for _, w := range writes {
 		p.active.add(w)
@@ -169,7 +174,13 @@ func (p *pending) add(writes []write) (size int, err error) {
 	if first {
 		p.wake()
 	}
-	return p.active.bytes, nil
+	if p.active.bytes >= pendingMax {
+		select {
+		case p.full <- struct{}{}:
+		default:
+		}
+	}
+	return nil
 }
 
 func (p *pending) wake() {
@@ -190,6 +201,7 @@ func (p *pending) run() {
 		select {
 		case <-p.stop:
 			return
+		case <-p.full:
 		case <-time.After(pendingDelay):
 		}
 		if p.settle() != nil { // for lack of space, say: whoever needs it settled is told
