@@ -34,7 +34,7 @@ type pending struct {
 	next     uint64       // generation of the next journal
 	spare    *journal
 
-	flush   sync.Mutex // held while the database is given a set; before mu
+	flush   sync.Mutex    // held while the database is given a set; before mu
 	kick    chan struct{} // there is something to give
 	full    chan struct{} // there is so much that it should not wait
 	stop    chan struct{}

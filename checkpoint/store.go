@@ -526,7 +526,7 @@ func (tx *Tx) PutContent(e Epoch, id ID, c Content) error {
 }
 
 // DeleteContent removes a content record.
-func (tx *Tx) DeleteContent(e Epoch, id ID) error { return tx.t.Delete(inodeKey(keyContent, e, id)) }
+func (tx *Tx) DeleteContent(e Epoch, id ID) error { return tx.delete(inodeKey(keyContent, e, id)) }
 
 // Content gives the epoch's content record of id.
 func (tx *Tx) Content(e Epoch, id ID) (c Content, ok bool, err error) {
