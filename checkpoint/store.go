@@ -259,7 +259,7 @@ func (s *Store) View(fn func(*Tx) error) error {
 	if err := s.settle(); err != nil {
 		return err
 	}
-	return s.db.View(func(t *badger.Txn) error { return fn(&Tx{s: s, t: t}) })
+	return s.db.View(func(t *badger.Txn) error { return fn(&Tx{s: s, reading: t}) })
 }
 
 // Reader is a transaction that only reads and stays open, and shows the store as it was when it began. One goroutine may use it
@@ -269,7 +269,7 @@ type Reader struct{ Tx }
 // NewReader begins one.
 func (s *Store) NewReader() *Reader {
 	err := s.settle()
-	return &Reader{Tx{s: s, t: s.db.NewTransaction(false), err: err}}
+	return &Reader{Tx{s: s, reading: s.db.NewTransaction(false), err: err}}
 }
 
 // Close ends it.
@@ -376,7 +376,7 @@ func putSlot(w setter, e Epoch, s Slot, o Occupant) error {
 // Tx is a transaction. It must not be kept after the function that got it returns.
 type Tx struct {
 	s        *Store
-	t        *badger.Txn  // only reads; nil until it is wanted: see db
+	reading  *badger.Txn  // only reads; nil until it is wanted: see db
 	sets     [2]*writeSet // what the database may not have
 	update   bool
 	writes   []write // not committed yet, in order
@@ -386,15 +386,15 @@ type Tx struct {
 
 // db begins to read from the database, which comes after sets were taken.
 func (tx *Tx) db() *badger.Txn {
-	if tx.t == nil {
-		tx.t = tx.s.db.NewTransaction(false)
+	if tx.reading == nil {
+		tx.reading = tx.s.db.NewTransaction(false)
 	}
-	return tx.t
+	return tx.reading
 }
 
 func (tx *Tx) discard() {
-	if tx.t != nil {
-		tx.t.Discard()
+	if tx.reading != nil {
+		tx.reading.Discard()
 	}
 }
 
