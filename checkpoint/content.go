@@ -126,11 +126,11 @@ func (s *Store) joinContents(from, to Epoch) error {
 
 func (j *joinedContent) write(tx *Tx) error {
 	for _, key := range j.later {
-		if err := tx.t.Delete(key); err != nil {
+		if err := tx.delete(key); err != nil {
 			return err
 		}
 	}
-	return tx.t.Set(j.first, j.encode())
+	return tx.Set(j.first, j.encode())
 }
 
 // InEpoch is a content record.

@@ -75,8 +75,9 @@ const (
 // What Checkpoint.Recoverable says.
 const (
 	RecoverableAlways      = "always"
-	RecoverableUntilReboot = "until reboot" // preimages are in RAM; they survive the daemon, and unmounting moves them to disk
-	RecoverableNot         = "no"           // preimages were in RAM and are gone
+	RecoverableMirroring   = "until power loss" // preimages are in the hot buffer, and the disk is about to get them: within a second
+	RecoverableUntilReboot = "until reboot"     // preimages are in RAM; they survive the daemon, and unmounting moves them to disk
+	RecoverableNot         = "no"               // preimages were in RAM and are gone
 )
 
 // Checkpoint is a point in the history of a branch. Its JSON form is what the socket shows.
@@ -97,5 +98,5 @@ type Checkpoint struct {
 	Seq         uint64    `json:"seq"`                   // the order in which checkpoints were made
 	RollbackOf  string    `json:"rollback_of,omitempty"` // of an undo checkpoint: what was rolled back to when it was made
 	Dirty       int       `json:"dirty"`                 // slots and inodes changed between it and the next one; counted when it is asked for
-	Recoverable string    `json:"recoverable,omitempty"` // of an active one: always, until reboot, no; found out when it is asked for
+	Recoverable string    `json:"recoverable,omitempty"` // of an active one: always, until power loss, until reboot, no; found out when it is asked for
 }

@@ -4,7 +4,9 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"syscall"
+	"time"
 )
 
 // Badger writes to mapped files: where the disk is full, that is not an error but the end of the process (SIGBUS). So
@@ -15,9 +17,17 @@ const (
 	reserveName = "reserve"
 )
 
+// Where there was plenty of room, nobody can have filled it a moment later, and a commit need not ask again.
+const (
+	plenty    = 512 << 20 // bytes
+	plentyFor = 10 * time.Millisecond
+)
+
 // space knows how much room there is for the store.
 type space struct {
-	dir volume // the filesystem of the store's directory
+	dir     volume // the filesystem of the store's directory
+	started time.Time
+	plenty  atomic.Int64 // until when there is plenty of room, as the time since started in ns
 
 	mu      sync.Mutex // guards what follows
 	urgent  int        // calls of Urgent that have not ended
@@ -30,7 +40,7 @@ func openSpace(dir string) (*space, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &space{dir: v}
+	s := &space{dir: v, started: time.Now()}
 	if f, err := os.OpenFile(filepath.Join(dir, reserveName), os.O_RDWR|os.O_CREATE, 0o600); err == nil {
 		s.reserve = f
 		s.fill()
@@ -54,7 +64,15 @@ func (s *space) fill() {
 
 // check fails with ENOSPC where there is no room to write to the store.
 func (s *space) check() error {
-	if s.dir.free() >= roomNeeded {
+	now := time.Since(s.started)
+	if int64(now) < s.plenty.Load() {
+		return nil
+	}
+	free := s.dir.free()
+	if free >= plenty {
+		s.plenty.Store(int64(now + plentyFor))
+	}
+	if free >= roomNeeded {
 		return nil
 	}
 	s.mu.Lock()

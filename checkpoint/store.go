@@ -3,15 +3,18 @@
 package checkpoint
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -29,6 +32,9 @@ type Options struct {
 	Sync    bool         // every commit reaches the disk before it returns
 	Logger  *slog.Logger // nil means none
 	Backend string       // who uses the store; "" means BackendFuse
+
+	// Contents is called after every commit that has content records, by whoever committed; nil means nobody.
+	Contents func()
 }
 
 // Store is an open store. Its methods may be called concurrently; a transaction belongs to one goroutine. It does not
@@ -38,6 +44,11 @@ type Store struct {
 	dir   string
 	lock  *os.File
 	space *space
+
+	contents func()   // see Options
+	pending  *pending // nil where each commit reaches the disk before it returns
+
+	known knownKeys
 
 	aliasMu sync.RWMutex // guards aliases
 	aliases map[ID]ID
@@ -50,7 +61,7 @@ func Open(dir string, o Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{dir: dir, lock: lock}
+	s := &Store{dir: dir, lock: lock, contents: o.Contents, known: knownKeys{seed: maphash.MakeSeed()}}
 	if err := s.open(o); err != nil {
 		lock.Close()
 		return nil, err
@@ -85,6 +96,13 @@ func (s *Store) open(o Options) error {
 		return errs.New(errs.Integrity, "open store", "", "the database can't be opened: %w", err)
 	}
 	s.db = db
+	if s.pending, err = openPending(db, s.dir, s.space); err == nil && o.Sync {
+		// The database has what an earlier process may have left in the journals; each commit goes there itself from now on.
+		s.pending, err = nil, s.pending.close()
+	}
+	if err != nil {
+		return errors.Join(errs.New(errs.Integrity, "open store", "", "what was committed last can't be read: %w", err), db.Close())
+	}
 	if err := s.loadAliases(); err != nil {
 		return errors.Join(err, db.Close())
 	}
@@ -140,7 +158,11 @@ func badgerOptions(dir string, o Options) badger.Options {
 
 // Close ends all use of the store.
 func (s *Store) Close() error {
-	return errors.Join(s.db.Close(), s.space.close(), s.lock.Close())
+	var err error
+	if s.pending != nil {
+		err = s.pending.close()
+	}
+	return errors.Join(err, s.db.Close(), s.space.close(), s.lock.Close())
 }
 
 // Urgent lets writes go on, until the function that it gives is called, where there is hardly any room left: for the work
@@ -184,12 +206,62 @@ func (s *Store) Update(fn func(*Tx) error) error {
 	if err := s.space.check(); err != nil {
 		return err
 	}
-	return s.db.Update(func(t *badger.Txn) error { return fn(&Tx{s: s, t: t}) })
+	tx := Tx{s: s, update: true}
+	if s.pending != nil {
+		tx.sets = s.pending.sets()
+	}
+	defer tx.discard()
+	if err := fn(&tx); err != nil {
+		return err
+	}
+	if err := s.commit(tx.writes); err != nil {
+		return err
+	}
+	s.committed(tx.contents)
+	return nil
+}
+
+func (s *Store) commit(writes []write) error {
+	if s.pending != nil {
+		return s.pending.commit(writes)
+	}
+	return s.db.Update(func(t *badger.Txn) error {
+		for _, w := range writes {
+			var err error
+			if w.deleted {
+				err = t.Delete(w.key)
+			} else {
+				err = t.Set(w.key, w.value)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// settle has the database take what was committed before: what follows reads it by ranges of keys, or changes it directly.
+func (s *Store) settle() error {
+	if s.pending == nil {
+		return nil
+	}
+	return s.pending.settle()
+}
+
+// committed tells who wants to know that content records were committed.
+func (s *Store) committed(contents bool) {
+	if contents && s.contents != nil {
+		s.contents()
+	}
 }
 
 // View runs fn in a transaction that only reads.
 func (s *Store) View(fn func(*Tx) error) error {
-	return s.db.View(func(t *badger.Txn) error { return fn(&Tx{s: s, t: t}) })
+	if err := s.settle(); err != nil {
+		return err
+	}
+	return s.db.View(func(t *badger.Txn) error { return fn(&Tx{s: s, reading: t}) })
 }
 
 // Reader is a transaction that only reads and stays open, and shows the store as it was when it began. One goroutine may use it
@@ -197,42 +269,65 @@ func (s *Store) View(fn func(*Tx) error) error {
 type Reader struct{ Tx }
 
 // NewReader begins one.
-func (s *Store) NewReader() *Reader { return &Reader{Tx{s: s, t: s.db.NewTransaction(false)}} }
+func (s *Store) NewReader() *Reader {
+	err := s.settle()
+	return &Reader{Tx{s: s, reading: s.db.NewTransaction(false), err: err}}
+}
 
 // Close ends it.
-func (r *Reader) Close() { r.t.Discard() }
+func (r *Reader) Close() { r.discard() }
 
 // Batch collects any number of writes. They are not committed as one: only Flush says that all are there.
 type Batch struct {
-	s  *Store
-	wb *badger.WriteBatch
+	s        *Store
+	wb       *badger.WriteBatch
+	contents bool  // there are content records among the writes
+	err      error // why it can't be committed
 }
 
 // NewBatch starts a batch; end it with Flush or Cancel.
-func (s *Store) NewBatch() *Batch { return &Batch{s, s.db.NewWriteBatch()} }
+func (s *Store) NewBatch() *Batch {
+	// Before the first write: a large batch reaches the database in pieces, which what was committed earlier must not come after.
+	err := s.settle()
+	return &Batch{s: s, wb: s.db.NewWriteBatch(), err: err}
+}
 
 // Flush commits what is left and waits for it.
 func (b *Batch) Flush() error {
 	if err := b.s.space.check(); err != nil {
 		return err
 	}
-	return b.wb.Flush()
+	if err := cmp.Or(b.err, b.s.settle()); err != nil {
+		return err
+	}
+	if err := b.wb.Flush(); err != nil {
+		return err
+	}
+	b.s.committed(b.contents)
+	return nil
+}
+
+// Set makes a change that Flush commits. It keeps both slices.
+func (b *Batch) Set(key, value []byte) error {
+	b.s.known.note(key)
+	return b.wb.Set(key, value)
 }
 
 // Cancel drops what has not been committed yet. It does nothing after Flush.
 func (b *Batch) Cancel() { b.wb.Cancel() }
 
 // PutSlot writes a slot record with its reverse entry.
-func (b *Batch) PutSlot(e Epoch, s Slot, o Occupant) error { return putSlot(b.wb, e, s, o) }
+func (b *Batch) PutSlot(e Epoch, s Slot, o Occupant) error { return putSlot(b, e, s, o) }
 
 // PutAttr writes an attribute record.
 func (b *Batch) PutAttr(e Epoch, id ID, a Attr) error {
-	return b.wb.Set(inodeKey(keyAttr, e, id), a.encode())
+	return b.Set(inodeKey(keyAttr, e, id), a.encode())
 }
 
 // PutContent writes a content record.
 func (b *Batch) PutContent(e Epoch, id ID, c Content) error {
-	return b.wb.Set(inodeKey(keyContent, e, id), c.encode())
+	b.contents = true
+	return b.Set(inodeKey(keyContent, e, id), c.encode())
 }
 
 // DeleteContent removes a content record.
@@ -240,12 +335,12 @@ func (b *Batch) DeleteContent(e Epoch, id ID) error { return b.wb.Delete(inodeKe
 
 // PutXattrs writes an xattr record.
 func (b *Batch) PutXattrs(e Epoch, id ID, xs []Xattr) error {
-	return b.wb.Set(inodeKey(keyXattrs, e, id), encodeXattrs(xs))
+	return b.Set(inodeKey(keyXattrs, e, id), encodeXattrs(xs))
 }
 
 // PutReplaced notes that the rollback of an epoch is about to put the inode with in the place of id.
 func (b *Batch) PutReplaced(e Epoch, id, with ID) error {
-	return b.wb.Set(inodeKey(keyReplaced, e, id), appendID(nil, with))
+	return b.Set(inodeKey(keyReplaced, e, id), appendID(nil, with))
 }
 
 // Replaced gives what PutReplaced has noted for an epoch.
@@ -265,11 +360,11 @@ func (s *Store) Replaced(e Epoch) (map[ID]ID, error) {
 
 // PutOutside notes that an inode was changed while nobody watched.
 func (b *Batch) PutOutside(e Epoch, id ID, path string) error {
-	return b.wb.Set(inodeKey(keyOutside, e, id), []byte(path))
+	return b.Set(inodeKey(keyOutside, e, id), []byte(path))
 }
 
 // PutLoc writes where an inode is.
-func (b *Batch) PutLoc(id ID, l Loc) error { return b.wb.Set(idKey(keyLoc, id), encodeLoc(l)) }
+func (b *Batch) PutLoc(id ID, l Loc) error { return b.Set(idKey(keyLoc, id), encodeLoc(l)) }
 
 // DeleteLoc forgets where an inode is.
 func (b *Batch) DeleteLoc(id ID) error { return b.wb.Delete(idKey(keyLoc, id)) }
@@ -287,21 +382,73 @@ func putSlot(w setter, e Epoch, s Slot, o Occupant) error {
 
 // Tx is a transaction. It must not be kept after the function that got it returns.
 type Tx struct {
-	s *Store
-	t *badger.Txn
+	s        *Store
+	reading  *badger.Txn  // only reads; nil until it is wanted: see db
+	sets     [2]*writeSet // what the database may not have
+	update   bool
+	writes   []write // not committed yet, in order
+	contents bool    // there are content records among the writes
+	err      error   // why nothing can be read
 }
 
-func (tx *Tx) has(key []byte) (bool, error) {
-	_, err := tx.t.Get(key)
-	if errors.Is(err, badger.ErrKeyNotFound) {
-		return false, nil
+// db begins to read from the database, which comes after sets were taken.
+func (tx *Tx) db() *badger.Txn {
+	if tx.reading == nil {
+		tx.reading = tx.s.db.NewTransaction(false)
 	}
-	return err == nil, err
+	return tx.reading
 }
+
+func (tx *Tx) discard() {
+	if tx.reading != nil {
+		tx.reading.Discard()
+	}
+}
+
+// Set makes a change that is committed with the transaction. It keeps both slices.
+func (tx *Tx) Set(key, value []byte) error {
+	tx.s.known.note(key)
+	tx.writes = append(tx.writes, write{key: key, value: value})
+	return nil
+}
+
+func (tx *Tx) delete(key []byte) error {
+	tx.writes = append(tx.writes, write{key: key, deleted: true})
+	return nil
+}
+
+// found gives what is known of a key without the database.
+func (tx *Tx) found(key []byte) (w write, ok bool) {
+	for _, w := range slices.Backward(tx.writes) {
+		if bytes.Equal(w.key, key) {
+			return w, true
+		}
+	}
+	if tx.sets[0] == nil {
+		return w, false
+	}
+	return tx.s.pending.find(tx.sets, key)
+}
+
+var errRange = errors.New("ranges of keys are not for transactions that write")
+
+func (tx *Tx) has(key []byte) (bool, error) { return tx.get(key, func([]byte) error { return nil }) }
 
 // get calls fn with the value of key, which it must not keep, and reports whether there was one.
 func (tx *Tx) get(key []byte, fn func([]byte) error) (bool, error) {
-	item, err := tx.t.Get(key)
+	if tx.err != nil {
+		return false, tx.err
+	}
+	if tx.s.known.absent(key) {
+		return false, nil
+	}
+	if w, ok := tx.found(key); ok {
+		if w.deleted {
+			return false, nil
+		}
+		return true, fn(w.value)
+	}
+	item, err := tx.db().Get(key)
 	if errors.Is(err, badger.ErrKeyNotFound) {
 		return false, nil
 	}
@@ -321,37 +468,48 @@ func (tx *Tx) Slot(e Epoch, s Slot) (o Occupant, ok bool, err error) {
 }
 
 // PutSlot writes a slot record with its reverse entry.
-func (tx *Tx) PutSlot(e Epoch, s Slot, o Occupant) error { return putSlot(tx.t, e, s, o) }
+func (tx *Tx) PutSlot(e Epoch, s Slot, o Occupant) error { return putSlot(tx, e, s, o) }
 
 // MarkLinked notes that id predates the epoch and gets another name, in a slot that needs no record or has one.
 func (tx *Tx) MarkLinked(e Epoch, id ID, s Slot) error {
-	if err := tx.t.Set(appendSlot(inodeKey(keyLinked, e, id), s), nil); err != nil {
+	if err := tx.Set(appendSlot(inodeKey(keyLinked, e, id), s), nil); err != nil {
 		return err
 	}
-	return tx.t.Set(reverseKey(id, e), nil)
+	return tx.Set(reverseKey(id, e), nil)
 }
 
 // MarkedOld reports whether id is known to predate the epoch: marked, or named by one of its slot records.
-func (tx *Tx) MarkedOld(e Epoch, id ID) (bool, error) { return tx.hasPrefix(reverseKey(id, e)) }
+func (tx *Tx) MarkedOld(e Epoch, id ID) (bool, error) { return tx.hasIndexed(reverseKey(id, e), 0) }
 
 // Named reports whether any slot record of any epoch names id as an occupant.
 func (tx *Tx) Named(id ID) (bool, error) {
-	prefix := idKey(keyReverse, id)
-	it := tx.t.NewIterator(badger.IteratorOptions{Prefix: prefix})
+	return tx.hasIndexed(idKey(keyReverse, id), 8)
+}
+
+// hasIndexed reports whether a key of the index by inode begins with prefix and is longer by more than so many bytes, or, for 0, has it at all.
+func (tx *Tx) hasIndexed(prefix []byte, more int) (bool, error) {
+	if tx.err != nil {
+		return false, tx.err
+	}
+	if more == 0 && tx.s.known.absent(prefix) {
+		return false, nil
+	}
+	for _, w := range tx.writes {
+		if bytes.HasPrefix(w.key, prefix) && (more == 0 || len(w.key) > len(prefix)+more) {
+			return true, nil
+		}
+	}
+	if tx.sets[0] != nil && tx.s.pending.indexed(tx.sets, prefix) {
+		return true, nil
+	}
+	it := tx.db().NewIterator(badger.IteratorOptions{Prefix: prefix})
 	defer it.Close()
 	for it.Seek(prefix); it.ValidForPrefix(prefix); it.Next() {
-		if len(it.Item().Key()) > len(prefix)+8 {
+		if more == 0 || len(it.Item().Key()) > len(prefix)+more {
 			return true, nil
 		}
 	}
 	return false, nil
-}
-
-func (tx *Tx) hasPrefix(prefix []byte) (bool, error) {
-	it := tx.t.NewIterator(badger.IteratorOptions{Prefix: prefix})
-	defer it.Close()
-	it.Seek(prefix)
-	return it.ValidForPrefix(prefix), nil
 }
 
 // HasAttr reports whether the epoch has an attribute record of id.
@@ -365,16 +523,17 @@ func (tx *Tx) HasXattrs(e Epoch, id ID) (bool, error) { return tx.has(inodeKey(k
 
 // PutAttr writes an attribute record.
 func (tx *Tx) PutAttr(e Epoch, id ID, a Attr) error {
-	return tx.t.Set(inodeKey(keyAttr, e, id), a.encode())
+	return tx.Set(inodeKey(keyAttr, e, id), a.encode())
 }
 
 // PutContent writes a content record.
 func (tx *Tx) PutContent(e Epoch, id ID, c Content) error {
-	return tx.t.Set(inodeKey(keyContent, e, id), c.encode())
+	tx.contents = true
+	return tx.Set(inodeKey(keyContent, e, id), c.encode())
 }
 
 // DeleteContent removes a content record.
-func (tx *Tx) DeleteContent(e Epoch, id ID) error { return tx.t.Delete(inodeKey(keyContent, e, id)) }
+func (tx *Tx) DeleteContent(e Epoch, id ID) error { return tx.delete(inodeKey(keyContent, e, id)) }
 
 // Content gives the epoch's content record of id.
 func (tx *Tx) Content(e Epoch, id ID) (c Content, ok bool, err error) {
@@ -390,11 +549,11 @@ func (tx *Tx) Attr(e Epoch, id ID) (a Attr, ok bool, err error) {
 
 // PutXattrs writes an xattr record.
 func (tx *Tx) PutXattrs(e Epoch, id ID, xs []Xattr) error {
-	return tx.t.Set(inodeKey(keyXattrs, e, id), encodeXattrs(xs))
+	return tx.Set(inodeKey(keyXattrs, e, id), encodeXattrs(xs))
 }
 
 // PutLoc writes where an inode is.
-func (tx *Tx) PutLoc(id ID, l Loc) error { return tx.t.Set(idKey(keyLoc, id), encodeLoc(l)) }
+func (tx *Tx) PutLoc(id ID, l Loc) error { return tx.Set(idKey(keyLoc, id), encodeLoc(l)) }
 
 // Loc gives where an inode is, if it is known.
 func (tx *Tx) Loc(id ID) (l Loc, ok bool, err error) {
@@ -411,12 +570,12 @@ func (tx *Tx) PutCheckpoint(c Checkpoint) error {
 	if err != nil {
 		return err
 	}
-	return tx.t.Set(append([]byte{keyCheckpoint}, c.ID...), b)
+	return tx.Set(append([]byte{keyCheckpoint}, c.ID...), b)
 }
 
 // DeleteCheckpoint removes a checkpoint record.
 func (tx *Tx) DeleteCheckpoint(id string) error {
-	return tx.t.Delete(append([]byte{keyCheckpoint}, id...))
+	return tx.delete(append([]byte{keyCheckpoint}, id...))
 }
 
 // Checkpoints gives all checkpoint records, in the order of their IDs.
@@ -440,7 +599,10 @@ func (tx *Tx) each(prefix, start []byte, fn func(key, value []byte) error) error
 
 // eachUntil is each, until fn says that it is done.
 func (tx *Tx) eachUntil(prefix, start []byte, fn func(key, value []byte) (done bool, err error)) error {
-	it := tx.t.NewIterator(badger.IteratorOptions{Prefix: prefix, PrefetchValues: true, PrefetchSize: 64})
+	if tx.err != nil || tx.update {
+		return cmp.Or(tx.err, errRange)
+	}
+	it := tx.db().NewIterator(badger.IteratorOptions{Prefix: prefix, PrefetchValues: true, PrefetchSize: 64})
 	defer it.Close()
 	if start == nil {
 		start = prefix
@@ -458,8 +620,11 @@ func (tx *Tx) eachUntil(prefix, start []byte, fn func(key, value []byte) (done b
 
 // countFrom counts the records of a kind in from ≤ epoch < to, up to max; to 0 means without end.
 func (tx *Tx) countFrom(kind byte, from, to Epoch, max int) (int, error) {
+	if tx.err != nil || tx.update {
+		return 0, cmp.Or(tx.err, errRange)
+	}
 	n := 0
-	it := tx.t.NewIterator(badger.IteratorOptions{Prefix: []byte{kind}})
+	it := tx.db().NewIterator(badger.IteratorOptions{Prefix: []byte{kind}})
 	defer it.Close()
 	for it.Seek(epochKey(kind, from)); it.ValidForPrefix([]byte{kind}) && n < max; it.Next() {
 		if to != 0 && keyEpoch(it.Item().Key()) >= to {
@@ -473,10 +638,10 @@ func (tx *Tx) countFrom(kind byte, from, to Epoch, max int) (int, error) {
 func metaKey(name string) []byte { return append([]byte{keyMeta}, name...) }
 
 // PutMeta stores a small value under a name.
-func (tx *Tx) PutMeta(name string, v []byte) error { return tx.t.Set(metaKey(name), v) }
+func (tx *Tx) PutMeta(name string, v []byte) error { return tx.Set(metaKey(name), v) }
 
 // DeleteMeta removes it.
-func (tx *Tx) DeleteMeta(name string) error { return tx.t.Delete(metaKey(name)) }
+func (tx *Tx) DeleteMeta(name string) error { return tx.delete(metaKey(name)) }
 
 // Meta gives it; nil where there is none.
 func (tx *Tx) Meta(name string) (v []byte, err error) {
@@ -505,7 +670,7 @@ func (tx *Tx) Number(name string) (uint64, error) {
 func (s *Store) PutAlias(old, new ID) error {
 	s.aliasMu.Lock()
 	defer s.aliasMu.Unlock()
-	if err := s.Update(func(tx *Tx) error { return tx.t.Set(idKey(keyAlias, old), appendID(nil, new)) }); err != nil {
+	if err := s.Update(func(tx *Tx) error { return tx.Set(idKey(keyAlias, old), appendID(nil, new)) }); err != nil {
 		return err
 	}
 	s.aliases[old] = new

@@ -167,7 +167,7 @@ func (t *Tree) protectForSetAttr(n *Node, in *SetAttr) error {
 		return nil
 	}
 	if in.Valid&SetSize != 0 {
-		return t.protectSpan(n, span{max(in.Size, 0), toEnd})
+		return t.protectSpan(n, span{max(in.Size, 0), toEnd}, notOpened)
 	}
 	if in.Valid&(SetMode|SetUID|SetGID|SetKillPriv) != 0 { // these change ACLs and capabilities too
 		if err := t.protectXattrs(n); err != nil {

@@ -9,7 +9,6 @@ import (
 	"github.com/hyperfs/hyperfs/checkpoint"
 	"github.com/hyperfs/hyperfs/internal/crash"
 	"github.com/hyperfs/hyperfs/strategy"
-	"golang.org/x/sys/unix"
 )
 
 // A large old file that is changed in place is kept block by block: before the first change of an epoch to any of its blocks, that block goes to a block
@@ -57,21 +56,51 @@ func (t *Tree) isSafe(n *Node, s span) bool {
 }
 
 // protectSpan makes the bytes in s safe, with the length and the attributes of the file. The caller holds n.mu.
-func (t *Tree) protectSpan(n *Node, s span) error {
+func (t *Tree) protectSpan(n *Node, s span, by opened) error {
 	if t.isSafe(n, s) {
 		return nil
 	}
-	b := t.blocksIn(n)
-	if b == nil {
-		done, found, err := t.savedBefore(n)
-		if err != nil || done {
+	if b := t.blocksIn(n); b != nil {
+		return t.saveMore(n, b, s, by)
+	}
+	by, done, err := t.forSaving(n, by)
+	if err != nil {
+		return err
+	}
+	defer done()
+	size := int64(by.st.Size)
+	if size > t.largeMin && (s.from > 0 || s.to < size) {
+		return t.saveLarge(n, s, by)
+	}
+	c, err := t.saveWhole(n, by)
+	if err != nil || c == nil {
+		return err
+	}
+	b, err := t.loadBlocks(n, *c)
+	if err != nil {
+		return err
+	}
+	return t.saveMore(n, b, s, by)
+}
+
+// saveLarge saves the bytes in s of a large file.
+func (t *Tree) saveLarge(n *Node, s span, by opened) error {
+	done, b, err := t.savedBefore(n)
+	if err != nil || done {
+		return err
+	}
+	if b != nil {
+		return t.saveMore(n, b, s, by)
+	}
+	if err := t.protectXattrs(n); err != nil { // a write takes capabilities away
+		return err
+	}
+	if t.cheapSave() {
+		if err := t.saveClone(n, by); err != strategy.ErrNoClone {
 			return err
 		}
-		if b = found; b == nil {
-			return t.saveFirst(n, s)
-		}
 	}
-	return t.saveMore(n, b, s)
+	return t.saveBlocks(n, s, by)
 }
 
 // savedBefore looks up what the log says of the content of n: done, if nothing has to be saved any more, or the blocks that it has.
@@ -92,25 +121,24 @@ func (t *Tree) savedBefore(n *Node) (done bool, b *savedBlocks, err error) {
 	if err != nil || done || !has {
 		return done, nil, err
 	}
-	if b, err = t.loadBlocks(id, c.Parts[len(c.Parts)-1]); err != nil {
-		t.log.Error("a block preimage can't be added to", "err", err)
-		return false, nil, plainErrno(err)
-	}
-	n.blocks.Store(b)
-	return false, b, nil
+	b, err = t.loadBlocks(n, c)
+	return false, b, err
 }
 
-// loadBlocks finds out which blocks a preimage has that an earlier process has begun, or that nobody has needed for a while.
-func (t *Tree) loadBlocks(id checkpoint.ID, ref strategy.Ref) (*savedBlocks, error) {
+// loadBlocks finds out which blocks the last preimage of a content has, which an earlier process has begun, or which nobody has needed for a while.
+func (t *Tree) loadBlocks(n *Node, c checkpoint.Content) (*savedBlocks, error) {
+	ref := c.Parts[len(c.Parts)-1]
 	chain, err := t.tier.blocks.OpenChain([]strategy.Ref{ref})
 	if err != nil {
-		return nil, err
+		t.log.Error("a block preimage can't be added to", "err", err)
+		return nil, plainErrno(err)
 	}
 	defer chain.Close()
-	b := t.newSavedBlocks(id, ref)
+	b := t.newSavedBlocks(t.identity(n), ref)
 	for _, e := range chain.Saved() {
 		b.blocks.add(span{e.From, e.To})
 	}
+	n.blocks.Store(b)
 	return b, nil
 }
 
@@ -118,51 +146,62 @@ func (t *Tree) newSavedBlocks(id checkpoint.ID, ref strategy.Ref) *savedBlocks {
 	return &savedBlocks{epoch: t.epoch, id: id, ref: ref, blocks: newBlockSet(ref.Size, t.blockSize), next: -1}
 }
 
-// saveFirst saves and records what the epoch has nothing of yet: the bytes in s of a large file, else the whole.
-func (t *Tree) saveFirst(n *Node, s span) error {
-	if err := t.protectXattrs(n); err != nil { // a write takes capabilities away
-		return err
+// saveClone puts content away whole if it need not be copied for that; else it is ErrNoClone.
+func (t *Tree) saveClone(n *Node, by opened) error {
+	tier, ok := t.tier.saver().(strategy.Cloner)
+	if !ok {
+		return strategy.ErrNoClone
 	}
-	var st unix.Statx_t
-	if err := t.statOpen(n, nil, &st); err != nil {
-		return err
-	}
-	size := int64(st.Size)
-	if size <= t.largeMin || s.from == 0 && s.to >= size {
-		return t.saveContent(n, nil)
-	}
-	if t.cheapSave() {
-		if err := t.saveContentBy(n, nil, t.clone); err != strategy.ErrNoClone {
-			return err
-		}
-	}
-	return t.saveBlocks(n, size, s)
-}
-
-// clone puts content away whole if it need not be copied for that; else it is ErrNoClone.
-func (t *Tree) clone(f *os.File, id checkpoint.ID) (checkpoint.Content, error) {
-	if tier, ok := t.tier.saver().(strategy.Cloner); ok {
-		ref, err := tier.Clone(f, t.preimageName(id))
-		if err == nil {
-			return checkpoint.Content{Ref: ref}, nil
-		}
-		if errors.Is(err, strategy.ErrNoClone) {
-			return checkpoint.Content{}, strategy.ErrNoClone
-		}
-	}
-	return t.save(f, id) // which finds another tier, where this one has failed
-}
-
-// saveBlocks begins a block preimage of n with the blocks in s, and records it.
-func (t *Tree) saveBlocks(n *Node, size int64, s span) error {
-	src, err := t.openForSave(n)
+	src, err := dupFile(by.fd)
 	if err != nil {
 		return err
 	}
 	defer src.Close()
-	b, err := t.newPreimage(t.identity(n), src, size, s)
+	ref, err := tier.Clone(src, t.preimageName(t.identity(n)))
+	if errors.Is(err, strategy.ErrNoClone) {
+		return strategy.ErrNoClone
+	}
+	if err != nil { // which finds another tier, where this one has failed
+		return t.saveRest(n, nil, by)
+	}
+	crash.Point("content-saved")
+	return t.recordRest(n, checkpoint.Content{Ref: ref})
+}
+
+// saveRest puts the content of n away whole, over the blocks b that the epoch has already; nil where there are none.
+func (t *Tree) saveRest(n *Node, b *savedBlocks, by opened) error {
+	c, err := t.save(by.fd, int64(by.st.Size), t.identity(n))
 	if err != nil {
-		return t.blocksFailed(n, nil, err)
+		return err
+	}
+	crash.Point("content-saved")
+	if b != nil {
+		c.Parts = []strategy.Ref{b.ref}
+	}
+	return t.recordRest(n, c)
+}
+
+// recordRest records a content after which nothing more has to be saved.
+func (t *Tree) recordRest(n *Node, c checkpoint.Content) error {
+	err := t.recordContent(n, c, func(l *logTx) { l.mark(&n.contentIn, uint64(t.epoch)) })
+	if err != nil {
+		_ = t.tier.remove(c.Ref)
+		return err
+	}
+	crash.Point("content-recorded")
+	return nil
+}
+
+// saveBlocks begins a block preimage of n with the blocks in s, and records it.
+func (t *Tree) saveBlocks(n *Node, s span, by opened) error {
+	src, err := dupFile(by.fd)
+	if err != nil {
+		return err
+	}
+	defer src.Close()
+	b, err := t.newPreimage(t.identity(n), src, int64(by.st.Size), s)
+	if err != nil {
+		return t.blocksFailed(n, nil, by, err)
 	}
 	crash.Point("content-saved")
 	if err := t.recordContent(n, checkpoint.Content{Parts: []strategy.Ref{b.ref}}, nil); err != nil {
@@ -190,11 +229,16 @@ func (t *Tree) newPreimage(id checkpoint.ID, src *os.File, size int64, spans ...
 }
 
 // saveMore adds the blocks in s to the preimage that the epoch has.
-func (t *Tree) saveMore(n *Node, b *savedBlocks, s span) error {
+func (t *Tree) saveMore(n *Node, b *savedBlocks, s span, by opened) error {
 	if b.blocks.has(s) { // it may just have been loaded
 		return nil
 	}
-	src, err := t.openForSave(n)
+	by, done, err := t.forSaving(n, by)
+	if err != nil {
+		return err
+	}
+	defer done()
+	src, err := dupFile(by.fd)
 	if err != nil {
 		return err
 	}
@@ -205,7 +249,7 @@ func (t *Tree) saveMore(n *Node, b *savedBlocks, s span) error {
 		w.Close()
 	}
 	if err != nil {
-		return t.blocksFailed(n, b, err)
+		return t.blocksFailed(n, b, by, err)
 	}
 	crash.Point("blocks-saved")
 	if b.blocks.has(allBytes) {
@@ -259,7 +303,7 @@ func (b *savedBlocks) save(w *strategy.BlockWriter, src *os.File, spans []span) 
 
 // blocksFailed is what the program gets if blocks can't be saved. Where whole preimages go to RAM, one that holds what is not among the blocks b
 // can still stand in.
-func (t *Tree) blocksFailed(n *Node, b *savedBlocks, cause error) error {
+func (t *Tree) blocksFailed(n *Node, b *savedBlocks, by opened, cause error) error {
 	t.log.Error("blocks of a file can't be saved", "err", cause)
 	if !tierFailed(cause) {
 		return plainErrno(cause)
@@ -267,5 +311,5 @@ func (t *Tree) blocksFailed(n *Node, b *savedBlocks, cause error) error {
 	if !t.tier.Kind().Volatile() {
 		return plainErrno(noTierLeft(cause))
 	}
-	return t.saveContent(n, b)
+	return t.saveRest(n, b, by)
 }

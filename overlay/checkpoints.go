@@ -65,7 +65,7 @@ func (w *Workspace) judgeRecoverable(list []checkpoint.Checkpoint) error {
 	if first == math.MaxUint64 {
 		return nil
 	}
-	volatile, lost, err := w.lastVolatile(first)
+	last, err := w.lastEndangered(first)
 	if err != nil {
 		return err
 	}
@@ -73,10 +73,12 @@ func (w *Workspace) judgeRecoverable(list []checkpoint.Checkpoint) error {
 		c := &list[i]
 		switch {
 		case c.Status != checkpoint.Active:
-		case c.Epoch <= lost:
+		case c.Epoch <= last.lost:
 			c.Recoverable = checkpoint.RecoverableNot
-		case c.Epoch <= volatile:
+		case c.Epoch <= last.volatile:
 			c.Recoverable = checkpoint.RecoverableUntilReboot
+		case c.Epoch <= last.unmirrored:
+			c.Recoverable = checkpoint.RecoverableMirroring
 		default:
 			c.Recoverable = checkpoint.RecoverableAlways
 		}
@@ -84,35 +86,48 @@ func (w *Workspace) judgeRecoverable(list []checkpoint.Checkpoint) error {
 	return nil
 }
 
-// lastVolatile gives the latest epoch from first on that has a preimage in RAM, and the latest that had one there that is
-// gone; 0 is none.
-func (w *Workspace) lastVolatile(first checkpoint.Epoch) (volatile, lost checkpoint.Epoch, err error) {
+// endangered are the latest epochs that have a preimage in RAM, one that was there and is gone, one in the hot buffer that is not
+// mirrored; 0 is none.
+type endangered struct{ volatile, lost, unmirrored checkpoint.Epoch }
+
+// lastEndangered looks from the epoch first on.
+func (w *Workspace) lastEndangered(first checkpoint.Epoch) (last endangered, err error) {
 	var inRAM, onDisk map[string]bool // listed when the first volatile reference is met
 	err = w.store.EachContent(first, func(e checkpoint.Epoch, c checkpoint.Content) error {
-		if !c.Ref.Tier.Volatile() {
+		switch {
+		case c.Ref.Tier == strategy.Hot && !w.tiers.hot.Mirrored(c.Ref):
+			last.unmirrored = e
+			return nil
+		case !c.Ref.Tier.Volatile():
 			return nil
 		}
 		if inRAM == nil {
-			inRAM, onDisk = map[string]bool{}, map[string]bool{}
-			if err := w.tiers.list(func(ref strategy.Ref, _ int64) error {
-				if ref.Tier.Volatile() {
-					inRAM[ref.Name] = true
-				} else {
-					onDisk[ref.Name] = true
-				}
-				return nil
-			}); err != nil {
+			if inRAM, onDisk, err = w.listed(); err != nil {
 				return err
 			}
 		}
 		if inRAM[c.Ref.Name] {
-			volatile = e
+			last.volatile = e
 		} else if !onDisk[c.Ref.Name] {
-			lost = e
+			last.lost = e
 		}
 		return nil
 	})
-	return volatile, lost, err
+	return last, err
+}
+
+// listed gives the names of the preimages that are in RAM, and of those in the tiers on disk.
+func (w *Workspace) listed() (inRAM, onDisk map[string]bool, err error) {
+	inRAM, onDisk = map[string]bool{}, map[string]bool{}
+	err = w.tiers.list(func(ref strategy.Ref, _ int64) error {
+		if ref.Tier.Volatile() {
+			inRAM[ref.Name] = true
+		} else {
+			onDisk[ref.Name] = true
+		}
+		return nil
+	})
+	return inRAM, onDisk, err
 }
 
 // countDirty fills in how much changed between each checkpoint and the next epoch that one of them needs.

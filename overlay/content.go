@@ -54,7 +54,7 @@ func (p *patched) switchTo(c checkpoint.Content) (err error) {
 	case p.live == nil:
 		err = unix.ENOENT
 	default:
-		under, err = p.t.openForSave(p.live)
+		under, err = p.t.openFile(p.live)
 	}
 	if err != nil {
 		return err

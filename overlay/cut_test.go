@@ -18,14 +18,15 @@ import (
 	"github.com/hyperfs/hyperfs/overlay"
 )
 
-// envVictim makes this test binary roll a workspace back, and die in that, instead of running tests. Its value is four lines: the
-// workspace, the tier, the directory in RAM, the checkpoint.
+// envVictim makes this test binary roll a workspace back, and die in that, instead of running tests. Its value is five lines: the
+// workspace, the tier, the directory in RAM, the checkpoint, and one that is empty to turn the hot buffer off.
 const envVictim = "HYPERFS_TEST_ROLLBACK"
 
 func TestMain(m *testing.M) {
 	if of := os.Getenv(envVictim); of != "" {
 		lines := strings.Split(of, "\n")
-		w, err := overlay.Open(overlay.Config{Workspace: lines[0], Tier: lines[1], TmpfsDir: lines[2], LargeMin: testLargeMin, BlockSize: testBlockSize})
+		w, err := overlay.Open(overlay.Config{Workspace: lines[0], Tier: lines[1], TmpfsDir: lines[2], LargeMin: testLargeMin, BlockSize: testBlockSize,
+			Hot: overlay.HotConfig{Off: lines[4] == ""}})
 		if err == nil {
 			_, err = w.Rollback(context.Background(), lines[3], overlay.RollbackOptions{})
 		}
@@ -43,13 +44,14 @@ var blockPoints = []string{"blocks-applied:1", "blocks-applied:3", "content-rest
 
 // TestACutRollbackIsFinished where a file that was moved away and back, so that its slot has a record too, was changed as well.
 func TestACutRollbackIsFinished(t *testing.T) {
-	for _, tier := range []string{"pure-manifest", "posix-link", "tmpfs"} {
+	for _, tier := range []string{"pure-manifest", "posix-link", "tmpfs", "pure-manifest hot"} {
 		for _, at := range slices.Concat(cutPoints, blockPoints) {
 			t.Run(tier+" "+at, func(t *testing.T) { finishCutRollback(t, tier, at, 0) })
 		}
 	}
 	for _, at := range cutPoints {
 		t.Run("many changes "+at, func(t *testing.T) { finishCutRollback(t, "pure-manifest", at, 100) })
+		t.Run("many changes hot "+at, func(t *testing.T) { finishCutRollback(t, "pure-manifest hot", at, 100) })
 	}
 }
 
@@ -75,13 +77,14 @@ func finishCutRollback(t *testing.T, tier, at string, more int) {
 	s.same(changed)
 }
 
-// cutSpace makes a workspace with a checkpoint, gives its state there, and changes it in few places and in more files. Its large file is
-// changed before and after another checkpoint.
+// cutSpace makes a workspace with a tier, and with the hot buffer in front if " hot" is behind its name. It makes a checkpoint, gives its state
+// there, and changes it in few places and in more files. Its large file is changed before and after another checkpoint.
 func cutSpace(t *testing.T, tier string, more int) (*space, string, treestate.State) {
 	dir := t.TempDir()
 	fillSmall(dir)
 	fillLarge(dir)
-	s := largeSpaceAt(t, dir, tier)
+	tier, hot := strings.CutSuffix(tier, " hot")
+	s := spaceWith(t, overlay.Config{Workspace: dir, Tier: tier, LargeMin: testLargeMin, BlockSize: testBlockSize, Hot: overlay.HotConfig{Off: !hot}})
 	s.write("gone", "gone")
 	for i := range more {
 		s.write(fmt.Sprint("more", i), "old")
@@ -109,7 +112,11 @@ func (s *space) killedAt(id, at string) {
 	s.Helper()
 	s.ok(s.w.Close())
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), envVictim+"="+strings.Join([]string{s.dir, s.cfg.Tier, s.cfg.TmpfsDir, id}, "\n"), crash.EnvAt+"="+at)
+	hot := "hot"
+	if s.cfg.Hot.Off {
+		hot = ""
+	}
+	cmd.Env = append(os.Environ(), envVictim+"="+strings.Join([]string{s.dir, s.cfg.Tier, s.cfg.TmpfsDir, id, hot}, "\n"), crash.EnvAt+"="+at)
 	out, err := cmd.CombinedOutput()
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {

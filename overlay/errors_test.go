@@ -178,10 +178,10 @@ func (s *space) storeFiles(sub string) []string {
 	return s.glob(filepath.Join(s.dir, overlay.StoreName, sub, "*"))
 }
 
-// preimages gives the files of all preimages, in the store and in RAM.
+// preimages gives the files of all preimages, in the store and in RAM. Those in the hot buffer share theirs.
 func (s *space) preimages() []string {
 	s.Helper()
-	return append(s.storeFiles("backup"), s.glob(filepath.Join(s.cfg.TmpfsDir, "*", "*"))...)
+	return append(append(s.storeFiles("backup"), s.storeFiles("hot")...), s.glob(filepath.Join(s.cfg.TmpfsDir, "*", "*"))...)
 }
 
 func (s *space) glob(pattern string) []string {
@@ -201,15 +201,20 @@ func TestDamageStopsARollbackBeforeItTouchesAnything(t *testing.T) {
 		"a flipped bit in the trash":  func(s *space) { flip(s.T, s.storeFiles("trash")[0]) },
 		"a file gone from the trash":  func(s *space) { s.ok(os.Remove(s.storeFiles("trash")[0])) },
 	}
-	for _, tier := range []strategy.Kind{strategy.Tmpfs, strategy.PureManifest} {
+	for where, cfg := range map[string]overlay.Config{
+		"tmpfs":         {Tier: string(strategy.Tmpfs), Hot: withoutHot},
+		"pure-manifest": {Tier: string(strategy.PureManifest), Hot: withoutHot},
+		"hot buffer":    {},
+	} {
 		for name, damage := range damages {
-			t.Run(string(tier)+", "+name, func(t *testing.T) { damageStopsARollback(t, tier, damage) })
+			t.Run(where+", "+name, func(t *testing.T) { damageStopsARollback(t, cfg, damage) })
 		}
 	}
 }
 
-func damageStopsARollback(t *testing.T, tier strategy.Kind, damage func(s *space)) {
-	s := spaceWith(t, overlay.Config{Workspace: filled(t, t.TempDir())(), Tier: string(tier)})
+func damageStopsARollback(t *testing.T, cfg overlay.Config, damage func(s *space)) {
+	cfg.Workspace = filled(t, t.TempDir())()
+	s := spaceWith(t, cfg)
 	id := s.snapshot()
 	s.overwrite("b.txt", "X", 0)
 	s.unlink("dir/sub/d.txt")

@@ -149,7 +149,7 @@ func (f *fsck) backups(context.Context) error {
 		return nil
 	})
 	for name, ref := range f.all.Contents {
-		if !have[name] {
+		if !have[name] || ref.Tier == strategy.Hot && !f.w.tiers.hot.Has(ref) {
 			f.found(placeOf(ref), "a record names it and it is missing")
 		} else if f.deep {
 			f.content(placeOf(ref), ref)
@@ -160,7 +160,7 @@ func (f *fsck) backups(context.Context) error {
 
 // placeOf is where a user would look for a preimage.
 func placeOf(ref strategy.Ref) string {
-	if ref.Tier.Volatile() {
+	if ref.Tier.Volatile() || ref.Tier == strategy.Hot {
 		return string(ref.Tier) + "/" + ref.Name
 	}
 	return "backup/" + ref.Name

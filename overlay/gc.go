@@ -4,6 +4,7 @@ package overlay
 
 import (
 	"context"
+	"maps"
 	"slices"
 
 	"github.com/hyperfs/hyperfs/checkpoint"
@@ -199,6 +200,7 @@ func (w *Workspace) sweep(ctx context.Context) (GCResult, error) {
 	if err := w.sweepTrash(fold, &res); err != nil {
 		return res, err
 	}
+	w.tiers.hot.Adopt(maps.Values(fold.Contents))
 	if err := w.sweepBackups(fold, &res); err != nil {
 		return res, err
 	}

@@ -20,7 +20,7 @@ func (h *Handle) change(s span, fn func() error) error {
 	t.stir()
 	if !t.isSafe(n, s) {
 		n.mu.Lock()
-		err := t.protectSpan(n, s)
+		err := t.protectSpan(n, s, opened{fd: h.fd, readable: h.readable})
 		n.mu.Unlock()
 		if err != nil {
 			return err

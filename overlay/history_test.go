@@ -100,10 +100,11 @@ func TestRoundsDoNotGrowTheStore(t *testing.T) {
 		if _, err := s.w.GC(context.Background()); err != nil {
 			t.Fatal(err)
 		}
-		if size := [2]int{len(s.storeFiles("trash")), len(s.preimages())}; round == 10 {
+		d := s.w.Diagnostics()
+		if size := [2]int{d.TrashFiles, d.Backups}; round == 10 {
 			after10 = size
 		} else if round > 10 && size != after10 {
-			t.Fatalf("in round %d there are %v files in trash and backup, in round 10 %v", round, size, after10)
+			t.Fatalf("in round %d there are %v old inodes and preimages, in round 10 %v", round, size, after10)
 		}
 	}
 	all, err := s.w.List(overlay.ListOptions{})
@@ -128,8 +129,8 @@ func TestPromoteAndDropFreeEverything(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.same(state)
-	if n := len(s.storeFiles("trash")) + len(s.preimages()); n != 0 {
-		t.Errorf("%d files are left in the store", n)
+	if d := s.w.Diagnostics(); d.TrashFiles+d.Backups != 0 {
+		t.Errorf("%d old inodes and %d preimages are left in the store", d.TrashFiles, d.Backups)
 	}
 }
 

@@ -14,6 +14,7 @@ type Handle struct {
 	node     *Node
 	fd       int
 	writable bool
+	readable bool // fd can be read, whatever was asked for
 	direct   bool
 }
 
@@ -68,35 +69,43 @@ func (t *Tree) openForWrite(n *Node, flags int, direct bool) (*Handle, error) {
 		return nil, err
 	}
 	if flags&unix.O_TRUNC != 0 {
-		if replaced, err := t.replaceForTruncate(n); err != nil {
-			return nil, err
-		} else if !replaced {
-			if err := t.protectContent(n); err != nil {
-				return nil, err
-			}
-		}
-	} else {
-		if _, err := t.replaceForWrite(n); err != nil {
+		if _, err := t.replaceForTruncate(n); err != nil {
 			return nil, err
 		}
-		if direct {
-			var err error
-			if direct, err = t.protectForDirect(n); err != nil {
-				return nil, err
-			}
-		}
+	} else if _, err := t.replaceForWrite(n); err != nil {
+		return nil, err
 	}
-	fd, err := t.openData(n, flags)
+	fd, readable, err := t.openToChange(n, flags)
 	if err != nil {
 		return nil, err
 	}
-	if flags&unix.O_TRUNC != 0 {
-		if err := truncateFd(fd, flags); err != nil {
-			_ = unix.Close(fd)
-			return nil, err
+	switch {
+	case flags&unix.O_TRUNC != 0:
+		if err = t.protectSpan(n, allBytes, opened{fd: fd, readable: readable}); err == nil {
+			err = truncateFd(fd, flags)
+		}
+	case direct:
+		direct, err = t.protectForDirect(n, opened{fd: fd, readable: readable})
+	}
+	if err != nil {
+		_ = unix.Close(fd)
+		return nil, err
+	}
+	h := t.newHandle(n, fd, wantsWrite(flags), direct)
+	h.readable = readable
+	return h, nil
+}
+
+// openToChange opens the data of a file, also for reading if its content may have to be saved: so that it need not be opened
+// twice. readable says that this was allowed.
+func (t *Tree) openToChange(n *Node, flags int) (fd int, readable bool, err error) {
+	if flags&unix.O_ACCMODE == unix.O_WRONLY && t.needsContent(n) {
+		if fd, err = t.openData(n, flags&^unix.O_ACCMODE|unix.O_RDWR); err == nil {
+			return fd, true, nil
 		}
 	}
-	return t.newHandle(n, fd, wantsWrite(flags), direct), nil
+	fd, err = t.openData(n, flags)
+	return fd, flags&unix.O_ACCMODE != unix.O_WRONLY, err
 }
 
 // truncateFd empties an open file. open(2) with O_TRUNC and O_RDONLY empties it too, but ftruncate takes a writable one.
@@ -109,21 +118,22 @@ func truncateFd(fd, flags int) error {
 
 // protectForDirect makes the content safe for writes that the daemon won't see. A large file that would have to be copied for that does not get
 // such, if it need not, also where there is nothing to protect yet: it may stay open for long, and each later snapshot would have to save it whole.
-func (t *Tree) protectForDirect(n *Node) (bool, error) {
+func (t *Tree) protectForDirect(n *Node, by opened) (bool, error) {
 	if t.hasDirect(n) {
-		return true, t.protectContent(n)
+		return true, t.protectSpan(n, allBytes, by)
 	}
 	var st unix.Statx_t
-	if err := t.statOpen(n, nil, &st); err != nil {
+	if err := statFd(by.fd, &st); err != nil {
 		return false, err
 	}
+	by.st = &st
 	switch {
 	case int64(st.Size) <= t.largeMin:
-		return true, t.protectContent(n)
+		return true, t.protectSpan(n, allBytes, by)
 	case !t.cheapSave():
 		return false, nil
 	}
-	err := t.protectSpan(n, noBytes) // which clones the whole, if that can be
+	err := t.protectSpan(n, noBytes, by) // which clones the whole, if that can be
 	return t.isSafe(n, allBytes), err
 }
 

@@ -368,7 +368,9 @@ func (p *plan) planInode(r *inodeRestore) error {
 
 // cheapInPlace reports whether a content is better written back into its inode than put into a new one. From RAM it has to be copied in
 // any case, and for a small file making another one costs more than keeping what it holds now for the undo.
-func cheapInPlace(ref strategy.Ref) bool { return ref.Tier.Volatile() && ref.Size <= replaceMin }
+func cheapInPlace(ref strategy.Ref) bool {
+	return (ref.Tier.Volatile() || ref.Tier == strategy.Hot) && ref.Size <= replaceMin
+}
 
 // namesAfter gives how many names an inode will have when all slots hold what they should.
 func (p *plan) namesAfter(id checkpoint.ID, st *unix.Statx_t) int {

@@ -31,6 +31,12 @@ func (l *logTx) mark(flag *atomic.Uint64, value uint64) {
 	l.marks = append(l.marks, mark{flag, value})
 }
 
+func (l *logTx) markIf(is bool, flag *atomic.Uint64, value uint64) {
+	if is {
+		l.mark(flag, value)
+	}
+}
+
 // record commits what fn writes to the undo log. When it returns nil, the records are there.
 func (t *Tree) record(fn func(*logTx) error) error {
 	var l logTx
@@ -72,15 +78,14 @@ func (t *Tree) isNew(l *logTx, n *Node) (bool, error) {
 	if parent == nil {
 		return dead, nil // without a name no checkpoint has it; in the trash one may
 	}
-	isNew := false
-	old, err := l.MarkedOld(t.epoch, id)
+	isNew, err := t.covered(l, parent, name)
+	if err == nil && isNew { // else the index, which is slower to ask, need not be
+		var old bool
+		old, err = l.MarkedOld(t.epoch, id)
+		isNew = !old
+	}
 	if err != nil {
 		return false, err
-	}
-	if !old {
-		if isNew, err = t.covered(l, parent, name); err != nil {
-			return false, err
-		}
 	}
 	if isNew {
 		l.mark(&n.newIn, e)
@@ -95,10 +100,12 @@ func (t *Tree) isNewAt(l *logTx, dir *Node, name string, id checkpoint.ID) (bool
 	if n := t.known(id); n != nil {
 		return t.isNew(l, n)
 	}
-	if old, err := l.MarkedOld(t.epoch, id); err != nil || old {
+	covered, err := t.covered(l, dir, name)
+	if err != nil || !covered {
 		return false, err
 	}
-	return t.covered(l, dir, name)
+	old, err := l.MarkedOld(t.epoch, id)
+	return !old, err
 }
 
 // covered reports whether this epoch needs no record of the slot any more.
@@ -126,7 +133,10 @@ func (t *Tree) recordSlot(l *logTx, dir *Node, name string, held checkpoint.Occu
 }
 
 // recordAttr notes the attributes of an old inode before their first change in the epoch. The caller holds n.mu.
-func (t *Tree) recordAttr(l *logTx, n *Node) error {
+func (t *Tree) recordAttr(l *logTx, n *Node) error { return t.recordAttrOf(l, n, nil) }
+
+// recordAttrOf is recordAttr for an inode whose attributes may be known already: st is nil, or what they are while n.mu is held.
+func (t *Tree) recordAttrOf(l *logTx, n *Node, st *unix.Statx_t) error {
 	if n.attrIn.Load() == uint64(t.epoch) {
 		return nil
 	}
@@ -139,15 +149,17 @@ func (t *Tree) recordAttr(l *logTx, n *Node) error {
 		return err
 	}
 	if !has {
-		var st unix.Statx_t
-		if err := t.statOpen(n, nil, &st); err != nil {
-			return err
+		if st == nil {
+			st = new(unix.Statx_t)
+			if err := t.statOpen(n, nil, st); err != nil {
+				return err
+			}
 		}
 		at, err := t.slotFor(l, n)
 		if err != nil {
 			return err
 		}
-		a := t.attrRecord(&st, at)
+		a := t.attrRecord(st, at)
 		if t.hasDirect(n) {
 			a.Ctime = 0 // a page that a mapping has dirtied already can change without a change of ctime
 		}
@@ -271,56 +283,113 @@ func (t *Tree) protectXattrsOf(n *Node, always bool) error {
 		if err != nil || isNew {
 			return err
 		}
-		id := t.identity(n)
-		has, err := l.HasXattrs(t.epoch, id)
-		if err != nil {
-			return err
-		}
-		if !has && (always || len(xs) > 0) {
-			if err := t.recordAttr(l, n); err != nil {
-				return err
-			}
-			if err := l.PutXattrs(t.epoch, id, xs); err != nil {
-				return err
-			}
-			has = true
-		}
-		if has {
-			l.mark(&n.xattrIn, e)
-		}
-		return nil
+		return t.recordXattrs(l, n, nil, xs, always)
 	})
 }
 
-// protectContent makes the whole content of a regular file safe, with its attributes. The caller holds n.mu.
-func (t *Tree) protectContent(n *Node) error { return t.protectSpan(n, allBytes) }
-
-// saveContent puts the content of n away whole and records it; under, if that is not nil, are the blocks that the epoch has already. The
-// caller holds n.mu, or Tree.mu alone.
-func (t *Tree) saveContent(n *Node, under *savedBlocks) error {
-	return t.saveContentBy(n, under, t.save)
+// recordXattrs notes what xattrs an old inode has, if it has any or with always, and its attributes: st may be nil. The caller
+// holds n.mu.
+func (t *Tree) recordXattrs(l *logTx, n *Node, st *unix.Statx_t, xs []checkpoint.Xattr, always bool) error {
+	id := t.identity(n)
+	has, err := l.HasXattrs(t.epoch, id)
+	if err != nil {
+		return err
+	}
+	if !has && (always || len(xs) > 0) {
+		if err := t.recordAttrOf(l, n, st); err != nil {
+			return err
+		}
+		if err := l.PutXattrs(t.epoch, id, xs); err != nil {
+			return err
+		}
+		has = true
+	}
+	if has {
+		l.mark(&n.xattrIn, uint64(t.epoch))
+	}
+	return nil
 }
 
-// saveContentBy is saveContent with another way to put a file away.
-func (t *Tree) saveContentBy(n *Node, under *savedBlocks, save func(f *os.File, id checkpoint.ID) (checkpoint.Content, error)) error {
-	f, err := t.openForSave(n)
-	if err != nil {
-		return err
+// protectContent makes the whole content of a regular file safe, with its attributes. The caller holds n.mu.
+func (t *Tree) protectContent(n *Node) error { return t.protectSpan(n, allBytes, notOpened) }
+
+// opened is a file that is open already, so that it need not be opened once more to save it.
+type opened struct {
+	fd       int
+	readable bool
+	st       *unix.Statx_t // what it is like now, or nil
+}
+
+var notOpened = opened{}
+
+// needsContent reports whether this epoch may still want the content of a file.
+func (t *Tree) needsContent(n *Node) bool {
+	e := uint64(t.epoch)
+	return t.protecting && n.regular && n.contentIn.Load() != e && n.newIn.Load() != e
+}
+
+// forSaving gives the file open for reading, and stated. The caller calls done.
+func (t *Tree) forSaving(n *Node, by opened) (_ opened, done func(), err error) {
+	done = func() {}
+	if !by.readable {
+		if by.fd, err = t.openForSave(n); err != nil {
+			return by, done, err
+		}
+		by.readable = true
+		done = func() { _ = unix.Close(by.fd) }
 	}
-	defer f.Close()
-	content, err := save(f, t.identity(n))
-	if err != nil {
-		return err
+	if by.st == nil {
+		by.st = new(unix.Statx_t)
+		if err := statFd(by.fd, by.st); err != nil {
+			done()
+			return by, done, err
+		}
 	}
-	crash.Point("content-saved")
-	defer crash.Point("content-recorded")
-	if under != nil {
-		content.Parts = []strategy.Ref{under.ref}
+	return by, done, nil
+}
+
+// saveWhole saves the content of a file, which is open, if this epoch has nothing of it yet. All that has to be recorded is one commit: where a
+// small file is written to for the first time, that is what takes longest. If the epoch has blocks of it, it gives their content record instead.
+func (t *Tree) saveWhole(n *Node, by opened) (blocks *checkpoint.Content, err error) {
+	var saved *strategy.Ref
+	err = t.record(func(l *logTx) error {
+		isNew, err := t.isNew(l, n)
+		if err != nil || isNew {
+			return err
+		}
+		id := t.identity(n)
+		c, has, err := l.Content(t.epoch, id)
+		switch {
+		case err != nil:
+			return err
+		case has && c.Whole():
+			l.mark(&n.contentIn, uint64(t.epoch))
+			return nil
+		case has:
+			blocks = &c
+			return nil
+		}
+		if err := t.recordXattrsFd(l, n, by.fd, by.st); err != nil { // a write takes capabilities away
+			return err
+		}
+		if err := t.recordAttrOf(l, n, by.st); err != nil {
+			return err
+		}
+		if c, err = t.save(by.fd, int64(by.st.Size), id); err != nil {
+			return err
+		}
+		saved = &c.Ref
+		crash.Point("content-saved")
+		l.mark(&n.contentIn, uint64(t.epoch))
+		return l.PutContent(t.epoch, id, c)
+	})
+	if err != nil && saved != nil {
+		_ = t.tier.remove(*saved)
 	}
-	if err = t.recordContent(n, content, func(l *logTx) { l.mark(&n.contentIn, uint64(t.epoch)) }); err != nil {
-		_ = t.tier.remove(content.Ref)
+	if saved != nil {
+		crash.Point("content-recorded")
 	}
-	return err
+	return blocks, err
 }
 
 // recordContent names what was saved of n in the log. The caller holds n.mu.
@@ -341,9 +410,21 @@ func (t *Tree) preimageName(id checkpoint.ID) string {
 	return fmt.Sprintf("%x-%s-%x", uint64(t.epoch), id, t.tempNum.Add(1))
 }
 
-// save puts content away whole.
-func (t *Tree) save(f *os.File, id checkpoint.ID) (checkpoint.Content, error) {
-	ref, err := t.tier.save(f, t.preimageName(id))
+// recordXattrsFd notes the xattrs of a file that is open as fd, if it has any.
+func (t *Tree) recordXattrsFd(l *logTx, n *Node, fd int, st *unix.Statx_t) error {
+	if n.xattrIn.Load() == uint64(t.epoch) {
+		return nil
+	}
+	xs, err := xattrsFd(fd)
+	if err != nil || len(xs) == 0 {
+		return err
+	}
+	return t.recordXattrs(l, n, st, xs, false)
+}
+
+// save puts the content of what is open as fd, and has size bytes, away whole.
+func (t *Tree) save(fd int, size int64, id checkpoint.ID) (checkpoint.Content, error) {
+	ref, err := t.tier.save(fd, size, func() string { return t.preimageName(id) })
 	if err != nil {
 		t.log.Error("a preimage can't be saved", "err", err)
 		return checkpoint.Content{}, plainErrno(err)
@@ -351,8 +432,17 @@ func (t *Tree) save(f *os.File, id checkpoint.ID) (checkpoint.Content, error) {
 	return checkpoint.Content{Ref: ref}, nil
 }
 
-// openForSave opens a file for reading, also where its mode does not let its owner.
-func (t *Tree) openForSave(n *Node) (*os.File, error) {
+// openFile is openForSave for a file that is read as such.
+func (t *Tree) openFile(n *Node) (*os.File, error) {
+	fd, err := t.openForSave(n)
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), "live"), nil
+}
+
+// openForSave opens a file for reading, also where its mode does not let its owner. The caller closes the descriptor.
+func (t *Tree) openForSave(n *Node) (int, error) {
 	fd, err := t.openNode(n, unix.O_RDONLY|unix.O_NONBLOCK)
 	if err == unix.ESTALE {
 		fd, err = t.reopenHandle(n, unix.O_RDONLY)
@@ -360,10 +450,7 @@ func (t *Tree) openForSave(n *Node) (*os.File, error) {
 	if err == unix.EACCES {
 		fd, err = t.openLifted(n)
 	}
-	if err != nil {
-		return nil, err
-	}
-	return os.NewFile(uintptr(fd), "preimage"), nil
+	return fd, err
 }
 
 // openLifted opens a file of ours that we may not read, by lifting its mode for that moment. The attribute record is made first, so that

@@ -21,11 +21,10 @@ func (t *Tree) replaceForTruncate(n *Node) (bool, error) {
 	if t.cheapSave() {
 		return false, nil
 	}
-	least := int64(replaceMin)
-	if t.keepsByLink() {
-		least = 0
-	}
-	return t.replace(n, func(st *unix.Statx_t) bool { return int64(st.Size) >= least }, nil)
+	byLink := t.keepsByLink()
+	return t.replace(n, func(st *unix.Statx_t) bool {
+		return st.Size >= replaceMin || byLink && !t.tier.hot.Takes(int64(st.Size))
+	}, nil)
 }
 
 // replaceForWrite puts a copy in the place of an old inode that is about to be opened for writing: that is how the tier posix-link
@@ -35,7 +34,9 @@ func (t *Tree) replaceForWrite(n *Node) (bool, error) {
 	if !t.keepsByLink() || !t.births { // on overlayfs it can't be known who has a file mapped
 		return false, nil
 	}
-	return t.replace(n, func(st *unix.Statx_t) bool { return int64(st.Size) <= t.largeMin }, t.copyInto)
+	return t.replace(n, func(st *unix.Statx_t) bool {
+		return int64(st.Size) <= t.largeMin && !t.tier.hot.Takes(int64(st.Size))
+	}, t.copyInto)
 }
 
 // keepsByLink reports whether the tier keeps old inodes themselves.

@@ -15,10 +15,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// linkSpace opens a filled workspace whose preimages are kept by links.
+// linkSpace opens a filled workspace whose preimages are kept by links, those of small files too.
 func linkSpace(t *testing.T, root string) *space {
 	t.Helper()
-	return spaceWith(t, overlay.Config{Workspace: filled(t, root)(), Tier: string(strategy.PosixLink)})
+	return spaceWith(t, overlay.Config{Workspace: filled(t, root)(), Tier: string(strategy.PosixLink), Hot: withoutHot})
 }
 
 func (s *space) inode(path string) uint64 {

@@ -192,7 +192,7 @@ func (r *restorer) recordContents(b recorder) error {
 
 // saveNow saves the content that an inode has. Many goroutines may call it, each for another inode.
 func (r *restorer) saveNow(i *inodeRestore) error {
-	f, err := r.t.openForSave(i.node)
+	f, err := r.t.openFile(i.node)
 	if err != nil {
 		return err
 	}
@@ -204,7 +204,7 @@ func (r *restorer) saveNow(i *inodeRestore) error {
 // saveOverwritten saves of f what restoring it is going to change: where it was kept block by block, those blocks and what is cut off.
 func (r *restorer) saveOverwritten(f *os.File, i *inodeRestore) (checkpoint.Content, error) {
 	if i.content.Whole() {
-		return r.t.save(f, i.id)
+		return r.t.save(int(f.Fd()), i.size, i.id)
 	}
 	chain, err := r.t.tier.openBlocks(*i.content)
 	if err != nil {

@@ -127,6 +127,7 @@ func (w *Workspace) beginEpoch(fn func(*checkpoint.Tx, checkpoint.Epoch) error, 
 		}
 	}
 	t.epoch, t.protecting = old+1, true
+	w.store.BeginEpoch(t.epoch)
 	err := t.saveDirect(direct)
 	crash.Point("epoch-saved")
 	defer crash.Point("epoch-begun")

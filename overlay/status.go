@@ -21,6 +21,8 @@ func (w *Workspace) Status() Status {
 	w.list.RLock()
 	s.Checkpoints = w.countActive()
 	w.list.RUnlock()
+	hot := w.tiers.hot.Stats()
+	s.Hot = &hot
 	if u, ok := w.undoPoint(); ok {
 		s.Undo = u.ID
 	}

@@ -17,8 +17,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tiers are the tier that new preimages go to, and those that older ones may be in.
+// tiers are the tier that new preimages go to, and those that older ones may be in. In front of them is the hot buffer.
 type tiers struct {
+	hot    *strategy.HotBuffer
 	probes []strategy.Probe
 	dir    *os.File // of the durable preimages
 	opts   strategy.Options
@@ -82,8 +83,20 @@ func (t *tiers) at(kind strategy.Kind) (strategy.Strategy, error) {
 	return s, nil
 }
 
-// use runs fn with the tier that holds a preimage. What was in RAM may have been moved to disk since (see settle).
-func (t *tiers) use(ref strategy.Ref, fn func(strategy.Strategy, strategy.Ref) error) error {
+// holder is what has preimages: a tier, or the hot buffer.
+type holder interface {
+	Verify(ref strategy.Ref) error
+	Restore(ref strategy.Ref, dst *os.File) error
+	Materialize(ref strategy.Ref, dirfd int, name string, share bool) error
+	Open(ref strategy.Ref) (*os.File, error)
+	Remove(ref strategy.Ref) error
+}
+
+// use runs fn with what holds a preimage. What was in RAM may have been moved to disk since (see settle).
+func (t *tiers) use(ref strategy.Ref, fn func(holder, strategy.Ref) error) error {
+	if ref.Tier == strategy.Hot {
+		return fn(t.hot, ref)
+	}
 	s, err := t.at(ref.Tier)
 	if err == nil {
 		err = fn(s, ref)
@@ -110,19 +123,19 @@ func (t *tiers) verify(ref strategy.Ref) error {
 	if ref.Blocks {
 		return t.blocks.Verify(ref)
 	}
-	return t.use(ref, func(s strategy.Strategy, ref strategy.Ref) error { return s.Verify(ref) })
+	return t.use(ref, func(s holder, ref strategy.Ref) error { return s.Verify(ref) })
 }
 
 func (t *tiers) restore(ref strategy.Ref, dst *os.File) error {
-	return t.use(ref, func(s strategy.Strategy, ref strategy.Ref) error { return s.Restore(ref, dst) })
+	return t.use(ref, func(s holder, ref strategy.Ref) error { return s.Restore(ref, dst) })
 }
 
 func (t *tiers) materialize(ref strategy.Ref, dirfd int, name string, share bool) error {
-	return t.use(ref, func(s strategy.Strategy, ref strategy.Ref) error { return s.Materialize(ref, dirfd, name, share) })
+	return t.use(ref, func(s holder, ref strategy.Ref) error { return s.Materialize(ref, dirfd, name, share) })
 }
 
 func (t *tiers) open(ref strategy.Ref) (f *os.File, err error) {
-	err = t.use(ref, func(s strategy.Strategy, ref strategy.Ref) (err error) {
+	err = t.use(ref, func(s holder, ref strategy.Ref) (err error) {
 		f, err = s.Open(ref)
 		return err
 	})
@@ -139,6 +152,9 @@ func (t *tiers) remove(ref strategy.Ref) error {
 }
 
 func (t *tiers) removeAt(ref strategy.Ref) error {
+	if ref.Tier == strategy.Hot {
+		return t.hot.Remove(ref)
+	}
 	s, err := t.at(ref.Tier)
 	if errors.Is(err, strategy.ErrMissing) {
 		return nil
@@ -149,9 +165,13 @@ func (t *tiers) removeAt(ref strategy.Ref) error {
 	return s.Remove(ref)
 }
 
-// list calls fn for every preimage of every tier. ref is no more than what remove needs. What is in RAM and on disk
+// list calls fn for every preimage of every tier and of the hot buffer. ref is no more than what remove needs. What is in RAM and on disk
 // comes twice.
 func (t *tiers) list(fn func(ref strategy.Ref, size int64) error) error {
+	err := t.hot.List(func(name string, size int64) error { return fn(strategy.Ref{Tier: strategy.Hot, Name: name}, size) })
+	if err != nil {
+		return err
+	}
 	for _, kind := range []strategy.Kind{strategy.PureManifest, strategy.Tmpfs} {
 		s, err := t.at(kind)
 		if kind.Volatile() && err != nil {
@@ -204,17 +224,43 @@ func (t *tiers) settleOne(from strategy.Strategy, ref strategy.Ref) error {
 }
 
 func (t *tiers) close() error {
+	var err error
+	if t.hot != nil {
+		err = t.hot.Close() // it may have to say that it has failed
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	var err error
 	for _, s := range t.opened {
 		err = errors.Join(err, s.Close())
 	}
 	return errors.Join(err, t.blocks.Close(), t.dir.Close())
 }
 
-// save puts the content of f away under a name, in the tier in use or, if that fails, in the next one that works.
-func (t *tiers) save(f *os.File, name string) (strategy.Ref, error) {
+// save puts the content of what is open for reading as fd, and has size bytes, away: into the hot buffer, or under a name in the tier in use or, if that
+// fails, in the next one that works.
+func (t *tiers) save(fd int, size int64, name func() string) (strategy.Ref, error) {
+	if ref, ok := t.hot.Save(fd, size); ok {
+		return ref, nil
+	}
+	f, err := dupFile(fd)
+	if err != nil {
+		return strategy.Ref{}, err
+	}
+	defer f.Close()
+	return t.saveInTier(f, name())
+}
+
+// dupFile gives a file that shares what fd has open.
+func dupFile(fd int) (*os.File, error) {
+	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(own), "source"), nil
+}
+
+// saveInTier is save without the hot buffer.
+func (t *tiers) saveInTier(f *os.File, name string) (strategy.Ref, error) {
 	for {
 		s := t.saver()
 		ref, err := s.Save(f, name)
@@ -277,11 +323,18 @@ func (t *tiers) openToSave(kind strategy.Kind) (strategy.Strategy, error) {
 }
 
 func (t *tiers) moveTo(next strategy.Strategy, from strategy.Kind, cause error) {
-	t.log.Warn("the tier failed; preimages go to the next one from now on", "tier", from, "next", next.Kind(), "err", cause)
+	t.mu.Lock()
+	t.current = next
+	t.mu.Unlock()
+	t.noteDegrade(from, next.Kind(), cause)
+}
+
+// noteDegrade tells the user, in the log and in the diagnostics.
+func (t *tiers) noteDegrade(from, to strategy.Kind, cause error) {
+	t.log.Warn("the tier failed; preimages go to the next one from now on", "tier", from, "next", to, "err", cause)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.current = next
-	t.degraded = append(t.degraded, Degraded{From: string(from), To: string(next.Kind()), Reason: cause.Error(), At: time.Now()})
+	t.degraded = append(t.degraded, Degraded{From: string(from), To: string(to), Reason: cause.Error(), At: time.Now()})
 }
 
 // degrades gives what has failed so far.

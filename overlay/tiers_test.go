@@ -20,10 +20,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// withoutHot has small preimages go to the tier too.
+var withoutHot = overlay.HotConfig{Off: true}
+
 // tmpfsSpace opens a filled workspace whose preimages go to RAM below ram.
 func tmpfsSpace(t *testing.T, ram string) *space {
 	t.Helper()
-	return spaceWith(t, overlay.Config{Workspace: filled(t, t.TempDir())(), Tier: string(strategy.Tmpfs), TmpfsDir: ram})
+	return spaceWith(t, overlay.Config{Workspace: filled(t, t.TempDir())(), Tier: string(strategy.Tmpfs), TmpfsDir: ram, Hot: withoutHot})
 }
 
 func (s *space) wantRecoverable(id, want string) {
@@ -204,7 +207,7 @@ func TestManyWritersSeeOneDegrade(t *testing.T) {
 func TestWithoutAnyTierLeftWritesFailAndNothingIsLost(t *testing.T) {
 	disk := testfs.Tmpfs(t, 48<<20)
 	ram := filepath.Join(testfs.Tmpfs(t, 1<<20), "hyperfs")
-	s := spaceWith(t, overlay.Config{Workspace: filled(t, disk)(), TmpfsDir: ram})
+	s := spaceWith(t, overlay.Config{Workspace: filled(t, disk)(), TmpfsDir: ram, Hot: withoutHot})
 	names := s.manyFiles(600)
 	s.ok(os.WriteFile(filepath.Join(s.dir, "large"), make([]byte, 3<<20), 0o644))
 	before := s.state()

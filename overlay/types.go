@@ -1,6 +1,7 @@
 package overlay
 
 import (
+	"cmp"
 	"log/slog"
 	"slices"
 	"time"
@@ -27,12 +28,34 @@ type Config struct {
 	NoTmpfs        bool         // "auto" does not take the tier tmpfs, and nothing degrades to it
 	TmpfsDir       string       // where the tier tmpfs keeps preimages; "" means below /dev/shm, see strategy.Options
 	MaxCheckpoints int          // active checkpoints, at most; 0 means 1024
+	Hot            HotConfig    // the hot buffer in front of the tier
 	Sync           bool         // preimages and records survive power loss, not only the end of the daemon
 	Logger         *slog.Logger // nil means none
 
 	// What measurements decide, and only tests have to change: 0 means the default.
 	LargeMin  int64 // bytes: a larger old file that is changed in place is kept block by block
 	BlockSize int64 // bytes: of such a block, a multiple of 4096
+}
+
+// HotConfig says what the hot buffer may take. The zero value means that it is on, with strategy.DefaultHotLimits.
+type HotConfig struct {
+	Off        bool  // everything goes to the tier
+	FileBytes  int64 // of one preimage, at most; 0 means the default
+	TotalBytes int64 // not mirrored to the disk yet, at most; 0 means the default
+	Files      int   // not mirrored to the disk yet, at most; 0 means the default
+}
+
+// limits are what the configuration comes to.
+func (c HotConfig) limits() strategy.HotLimits {
+	if c.Off {
+		return strategy.HotLimits{}
+	}
+	d := strategy.DefaultHotLimits
+	return strategy.HotLimits{
+		FileBytes:  cmp.Or(c.FileBytes, d.FileBytes),
+		TotalBytes: cmp.Or(c.TotalBytes, d.TotalBytes),
+		Files:      cmp.Or(c.Files, d.Files),
+	}
 }
 
 // SnapshotOptions are the tags of a new checkpoint. All may be empty.
@@ -168,6 +191,8 @@ type Status struct {
 	Undo        string    `json:"undo,omitempty"` // what `undo` would go back to
 	Slots       int       `json:"slots"`          // slot records since the newest checkpoint
 	Inodes      int       `json:"inodes"`         // inodes with attribute, content or xattr records since then
+
+	Hot *strategy.HotStats `json:"hot,omitempty"` // of the hot buffer; the backend scan has none
 
 	Backend string      `json:"backend"`        // fuse or scan
 	Scan    *ScanStatus `json:"scan,omitempty"` // of the backend scan, once it has made a checkpoint

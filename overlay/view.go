@@ -495,7 +495,7 @@ func (v *view) open(id checkpoint.ID) (contentReader, error) {
 		return nil, unix.ENOENT
 	}
 	if v.fold.Contents == nil { // what is live now
-		return v.t.openForSave(n)
+		return v.t.openFile(n)
 	}
 	return v.t.openContent(c, n)
 }

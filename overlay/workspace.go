@@ -76,7 +76,7 @@ func (w *Workspace) open() error {
 		return err
 	}
 	w.hideFromGit()
-	if w.store, err = checkpoint.Open(procPath(w.storeFd), checkpoint.Options{Sync: w.cfg.Sync, Logger: w.log}); err != nil {
+	if w.store, err = checkpoint.Open(procPath(w.storeFd), checkpoint.Options{Sync: w.cfg.Sync, Logger: w.log, Contents: w.contentsRecorded}); err != nil {
 		_ = unix.Close(rootFd)
 		return err
 	}
@@ -263,7 +263,14 @@ func (w *Workspace) openTree(rootFd int) error {
 	if err != nil {
 		return err
 	}
+	hotFd, err := subdir(w.storeFd, "hot")
+	if err != nil {
+		return err
+	}
 	if w.tiers, err = openTiers(strategy.Kind(w.cfg.Tier), os.NewFile(uintptr(backupFd), "backup"), w.cfg.tierOptions(), w.log); err != nil {
+		return err
+	}
+	if err := w.tiers.openHot(os.NewFile(uintptr(hotFd), "hot"), w.cfg, w.store); err != nil {
 		return err
 	}
 	if w.tree, err = newTree(w.store, w.tiers, w.log, rootFd, trashFd, tmpFd); err != nil {

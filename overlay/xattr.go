@@ -80,7 +80,18 @@ func (t *Tree) readXattrs(n *Node) ([]checkpoint.Xattr, error) {
 
 // xattrsOf gives all extended attributes of what path names; none where the filesystem has no such thing.
 func xattrsOf(path string) ([]checkpoint.Xattr, error) {
-	names, err := growing(func(b []byte) (int, error) { return unix.Listxattr(path, b) })
+	return xattrsBy(func(b []byte) (int, error) { return unix.Listxattr(path, b) },
+		func(name string, b []byte) (int, error) { return unix.Getxattr(path, name, b) })
+}
+
+// xattrsFd is xattrsOf for an open file.
+func xattrsFd(fd int) ([]checkpoint.Xattr, error) {
+	return xattrsBy(func(b []byte) (int, error) { return unix.Flistxattr(fd, b) },
+		func(name string, b []byte) (int, error) { return unix.Fgetxattr(fd, name, b) })
+}
+
+func xattrsBy(list func([]byte) (int, error), get func(string, []byte) (int, error)) ([]checkpoint.Xattr, error) {
+	names, err := growing(list)
 	if err == unix.EOPNOTSUPP || len(names) == 0 {
 		return nil, nil
 	}
@@ -89,7 +100,7 @@ func xattrsOf(path string) ([]checkpoint.Xattr, error) {
 	}
 	var xs []checkpoint.Xattr
 	for name := range strings.SplitSeq(strings.TrimSuffix(string(names), "\x00"), "\x00") {
-		v, err := growing(func(b []byte) (int, error) { return unix.Getxattr(path, name, b) })
+		v, err := growing(func(b []byte) (int, error) { return get(name, b) })
 		if err == unix.ENODATA {
 			continue
 		}

@@ -32,8 +32,8 @@ func (b *Blocks) Merge(refs []Ref) error {
 	return w.Commit()
 }
 
-// copyTo adds a segment to w, unless it is from there.
-func (c *Chain) copyTo(w *BlockWriter, s segment, buf []byte) error {
+// copyTo adds a stretch to w, unless it is from there.
+func (c *Chain) copyTo(w *BlockWriter, s stretch, buf []byte) error {
 	if s.part == 0 {
 		return nil
 	}

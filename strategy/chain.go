@@ -20,7 +20,7 @@ type Chain struct {
 	parts []part
 	open  []int // the parts that are open now, the longest first
 	size  int64
-	saved []segment // sorted, without overlaps
+	saved []stretch // sorted, without overlaps
 }
 
 // part is one block preimage of a chain.
@@ -34,17 +34,17 @@ type part struct {
 // maxOpen is how many parts a chain keeps open: there can be as many as checkpoints.
 const maxOpen = 16
 
-// segment is a range of the content that a part has.
-type segment struct {
+// stretch is a range of the content that a part has.
+type stretch struct {
 	off, len int64
 	at       int64 // of its bytes in the part; 0 for a hole
 	part     int
 }
 
-func (s segment) end() int64 { return s.off + s.len }
+func (s stretch) end() int64 { return s.off + s.len }
 
 // behind is what is left of s from an offset on.
-func (s segment) behind(off int64) segment {
+func (s stretch) behind(off int64) stretch {
 	cut := off - s.off
 	if s.at != 0 {
 		s.at += cut
@@ -116,9 +116,9 @@ func (c *Chain) index(i int, from int64) error {
 	if err != nil {
 		return err
 	}
-	var list []segment
+	var list []stretch
 	err = eachEntry(f, c.parts[i].h, from, func(e entry, _ []byte) error {
-		s := segment{e.off, min(e.len, c.size-e.off), 0, i}
+		s := stretch{e.off, min(e.len, c.size-e.off), 0, i}
 		if e.kind == kindData {
 			s.at = e.dataAt()
 		}
@@ -127,14 +127,14 @@ func (c *Chain) index(i int, from int64) error {
 		}
 		return nil
 	})
-	slices.SortStableFunc(list, func(a, b segment) int { return cmp.Compare(a.off, b.off) })
+	slices.SortStableFunc(list, func(a, b stretch) int { return cmp.Compare(a.off, b.off) })
 	c.saved = under(c.saved, list)
 	return err
 }
 
-// under adds to top what low, sorted too, has between its segments.
-func under(top, low []segment) []segment {
-	all := make([]segment, 0, len(top)+len(low))
+// under adds to top what low, sorted too, has between its stretches.
+func under(top, low []stretch) []stretch {
+	all := make([]stretch, 0, len(top)+len(low))
 	i, done := 0, int64(0) // of low; all before that offset is in there
 	for _, s := range low {
 		if s.off < done {
@@ -236,8 +236,8 @@ func (c *Chain) Patch(b []byte, off int64) error {
 	return nil
 }
 
-// read fills p with a segment.
-func (c *Chain) read(s segment, p []byte) error {
+// read fills p with a stretch.
+func (c *Chain) read(s stretch, p []byte) error {
 	if s.at == 0 {
 		clear(p)
 		return nil
@@ -272,8 +272,8 @@ func (c *Chain) Apply(dst *os.File) error {
 	})
 }
 
-// put writes a segment to dst.
-func (c *Chain) put(dst file, s segment, buf []byte) error {
+// put writes a stretch to dst.
+func (c *Chain) put(dst file, s stretch, buf []byte) error {
 	if s.at == 0 {
 		end := s.end()
 		if end == c.size { // only whole blocks can be freed

@@ -18,6 +18,9 @@ const (
 	PureManifest Kind = "pure-manifest"
 )
 
+// Hot is the kind of what the hot buffer keeps. It stands in front of a tier, and is none that could be asked for.
+const Hot Kind = "hot"
+
 // Volatile reports whether preimages of the tier are gone after a reboot.
 func (k Kind) Volatile() bool { return k == Tmpfs }
 

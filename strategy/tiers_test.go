@@ -40,7 +40,7 @@ func open(t testing.TB, kind strategy.Kind, dir string, o strategy.Options) stra
 
 // conform runs the conformance test for one tier on the filesystem of dir.
 func conform(t *testing.T, kind strategy.Kind, dir string, o strategy.Options) {
-	strategytest.Run(t, func(t *testing.T) (strategy.Strategy, string, string) {
+	strategytest.Run(t, func(t *testing.T) (strategy.Strategy, string, strategytest.Kept) {
 		own, err := os.MkdirTemp(dir, "case")
 		if err != nil {
 			t.Fatal(err)
@@ -48,7 +48,7 @@ func conform(t *testing.T, kind strategy.Kind, dir string, o strategy.Options) {
 		t.Cleanup(func() { _ = os.RemoveAll(own) })
 		o := o
 		o.RAM = ramDir(t)
-		return open(t, kind, own, o), own, keptIn(t, kind, own, o)
+		return open(t, kind, own, o), own, strategytest.Kept{Dir: keptIn(t, kind, own, o)}
 	})
 }
 

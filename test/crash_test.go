@@ -61,11 +61,11 @@ func victim(dir string) error {
 // openLife opens the workspace of a life.
 func openLife(dir string, seed uint64) (subject, error) {
 	names := treefs.Options{KeepNames: seed%2 == 0, Direct: seed%4 < 2}
-	return newTreeSubject(filepath.Join(dir, "workspace"), treeOptions{Options: names, Tier: lifeTiers[seed/4%uint64(len(lifeTiers))], Large: seed%3 > 0})
+	return newTreeSubject(filepath.Join(dir, "workspace"), treeOptions{Options: names, Tier: lifeTiers[seed%uint64(len(lifeTiers))], Large: seed%3 > 0})
 }
 
-// lifeTiers are what a life goes through: it finds preimages of one tier when it is opened with another.
-var lifeTiers = []string{"auto", "posix-link", "pure-manifest"}
+// lifeTiers are what a life goes through: it finds preimages of one tier when it is opened with another, and those of the hot buffer without it.
+var lifeTiers = []string{"posix-link", "auto", "pure-manifest hot", "pure-manifest", "auto hot"}
 
 // newLife makes the directory of a life. It is in memory where it can be: a kill loses nothing there either.
 func newLife(t *testing.T) string {

@@ -101,7 +101,11 @@ func TestDifferentialTreeIsLikeAPlainDirectory(t *testing.T) {
 func openTree(tier string) func(ws string, variant uint32) (subject, error) {
 	return func(ws string, variant uint32) (subject, error) {
 		names := treefs.Options{KeepNames: variant&1 != 0, Direct: variant&2 != 0}
-		return newTreeSubject(ws, treeOptions{Options: names, Tier: tier, Large: variant&4 != 0})
+		o := treeOptions{Options: names, Tier: tier, Large: variant&4 != 0}
+		if variant&3 == 0 || variant&3 == 3 { // with either value of both
+			o.Tier += " hot"
+		}
+		return newTreeSubject(ws, o)
 	}
 }
 

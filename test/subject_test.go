@@ -50,8 +50,8 @@ type treeSubject struct {
 // treeOptions of a treeSubject.
 type treeOptions struct {
 	treefs.Options
-	Tier  string
-	Large bool // files from lowLargeMin on are kept block by block
+	Tier  string // with " hot" behind it, the hot buffer is in front
+	Large bool   // files from lowLargeMin on are kept block by block
 }
 
 // What is large, and how large a block is, in tests of that: most files of random trees are smaller than what it is for users.
@@ -66,7 +66,8 @@ func newTreeSubject(dir string, o treeOptions) (*treeSubject, error) {
 }
 
 func (s *treeSubject) open() error {
-	cfg := overlay.Config{Workspace: s.dir, Tier: s.o.Tier}
+	tier, hot := strings.CutSuffix(s.o.Tier, " hot")
+	cfg := overlay.Config{Workspace: s.dir, Tier: tier, Hot: overlay.HotConfig{Off: !hot}}
 	if s.o.Large {
 		cfg.LargeMin, cfg.BlockSize = lowLargeMin, lowBlockSize
 	}

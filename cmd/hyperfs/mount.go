@@ -68,6 +68,10 @@ func mountFlags() []cli.Flag {
 		&cli.StringFlag{Name: "tier", EnvVars: []string{"HYPERFS_TIER"}, Value: "auto", Usage: "how preimages are kept: " + strings.Join(tiers, ", ")},
 		&cli.BoolFlag{Name: "no-tmpfs", EnvVars: []string{"HYPERFS_NO_TMPFS"}, Usage: "the tier auto never keeps preimages in RAM"},
 		&cli.StringFlag{Name: "tmpfs-dir", EnvVars: []string{"HYPERFS_TMPFS_DIR"}, Usage: "keep preimages in RAM below `DIR`, on a tmpfs (default: below /dev/shm)"},
+		&cli.BoolFlag{Name: "no-hot", EnvVars: []string{"HYPERFS_NO_HOT"}, Usage: "no hot buffer: small preimages go to the tier too"},
+		&cli.Int64Flag{Name: "hot-file-bytes", EnvVars: []string{"HYPERFS_HOT_FILE_BYTES"}, Value: strategy.DefaultHotLimits.FileBytes, Usage: "how large a preimage in the hot buffer may be; 0 turns it off"},
+		&cli.Int64Flag{Name: "hot-total-bytes", EnvVars: []string{"HYPERFS_HOT_TOTAL_BYTES"}, Value: strategy.DefaultHotLimits.TotalBytes, Usage: "how much of the hot buffer may not be on the disk yet; 0 turns it off"},
+		&cli.IntFlag{Name: "hot-files", EnvVars: []string{"HYPERFS_HOT_FILES"}, Value: strategy.DefaultHotLimits.Files, Usage: "how many preimages in it may not be on the disk yet; 0 turns it off"},
 		&cli.IntFlag{Name: "max-checkpoints", EnvVars: []string{"HYPERFS_MAX_CHECKPOINTS"}, Value: 1024, Usage: "how many may be active"},
 		&cli.BoolFlag{Name: "sync", EnvVars: []string{"HYPERFS_SYNC"}, Usage: "preimages survive power loss"},
 		&cli.BoolFlag{Name: "allow-other", EnvVars: []string{"HYPERFS_ALLOW_OTHER"}, Usage: "other users may enter the mount"},
@@ -86,6 +90,7 @@ type mountOptions struct {
 	Tier           string
 	NoTmpfs        bool
 	TmpfsDir       string // absolute; "" means below /dev/shm
+	Hot            overlay.HotConfig
 	MaxCheckpoints int
 	Sync           bool
 	AllowOther     bool
@@ -100,6 +105,7 @@ func mountOptionsOf(c *cli.Context, dir string) (o mountOptions, err error) {
 	o = mountOptions{
 		Tier:           c.String("tier"),
 		NoTmpfs:        c.Bool("no-tmpfs"),
+		Hot:            hotConfigOf(c),
 		MaxCheckpoints: c.Int("max-checkpoints"),
 		Sync:           c.Bool("sync"),
 		AllowOther:     c.Bool("allow-other"),
@@ -107,6 +113,9 @@ func mountOptionsOf(c *cli.Context, dir string) (o mountOptions, err error) {
 		Debug:          c.Bool("debug"),
 		LargeMin:       c.Int64("large-min"),
 		BlockSize:      c.Int64("block-size"),
+	}
+	if h := o.Hot; h.FileBytes < 0 || h.TotalBytes < 0 || h.Files < 0 {
+		return o, errs.New(control.Usage, "mount", "--hot-file-bytes, --hot-total-bytes, --hot-files", "a limit is negative")
 	}
 	if o.MaxCheckpoints <= 0 {
 		return o, errs.New(control.Usage, "mount", "--max-checkpoints", "%d is not positive", o.MaxCheckpoints)
@@ -140,6 +149,13 @@ func mountOptionsOf(c *cli.Context, dir string) (o mountOptions, err error) {
 		}
 	}
 	return o, o.setTmpfsDir(c)
+}
+
+// hotConfigOf reads the flags of the hot buffer.
+func hotConfigOf(c *cli.Context) overlay.HotConfig {
+	h := overlay.HotConfig{FileBytes: c.Int64("hot-file-bytes"), TotalBytes: c.Int64("hot-total-bytes"), Files: c.Int("hot-files")}
+	h.Off = c.Bool("no-hot") || h.FileBytes == 0 || h.TotalBytes == 0 || h.Files == 0
+	return h
 }
 
 func (o *mountOptions) setTmpfsDir(c *cli.Context) error {
@@ -208,7 +224,7 @@ func (o mountOptions) storeDir() string {
 }
 
 func (o mountOptions) config() overlay.Config {
-	return overlay.Config{Workspace: o.Workspace, Store: o.Store, Tier: o.Tier, NoTmpfs: o.NoTmpfs, TmpfsDir: o.TmpfsDir,
+	return overlay.Config{Workspace: o.Workspace, Store: o.Store, Tier: o.Tier, NoTmpfs: o.NoTmpfs, TmpfsDir: o.TmpfsDir, Hot: o.Hot,
 		MaxCheckpoints: o.MaxCheckpoints, Sync: o.Sync, LargeMin: o.LargeMin, BlockSize: o.BlockSize}
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/hyperfs/hyperfs/control"
 	"github.com/hyperfs/hyperfs/overlay"
+	"github.com/hyperfs/hyperfs/strategy"
 )
 
 func statusCommand() *cli.Command {
@@ -62,6 +63,9 @@ func statusRows(row func(...any), s control.StatusReply) {
 	row("backend", backendText(s.Status))
 	row("store", quote(s.Store))
 	row("tier", s.Tier)
+	if s.Hot != nil {
+		row("hot buffer", hotText(*s.Hot))
+	}
 	newest := "none"
 	if s.Newest != "" {
 		newest = fmt.Sprintf("%s (%s)", s.Newest, ago(s.NewestAt))
@@ -83,6 +87,19 @@ func backendText(s overlay.Status) string {
 	text := fmt.Sprintf("%s: a checkpoint walks the whole tree; the last one %s in %s", s.Backend, plural(s.Scan.Entries, "name"), s.Scan.Duration.Round(100*time.Microsecond))
 	for _, dir := range s.Scan.Unprotected {
 		text += "; not protected, as something else is mounted there: " + quote(dir)
+	}
+	return text
+}
+
+// hotText says what the hot buffer holds, and whether the disk has it too.
+func hotText(h strategy.HotStats) string {
+	text := fmt.Sprintf("%s, %s", plural(h.Files, "preimage"), bytesText(h.Bytes))
+	if h.PendingFiles > 0 {
+		text += fmt.Sprintf(", of these %d not mirrored yet", h.PendingFiles)
+	}
+	text += fmt.Sprintf("; %s, %s", plural(int(h.Hits), "hit"), plural(int(h.Spills), "spill"))
+	if !h.On {
+		text += "; off: " + oneLine(h.Reason)
 	}
 	return text
 }
@@ -116,6 +133,10 @@ func diagnosticsRows(row func(...any), d control.DiagnosticsReply) {
 	}
 	for _, k := range slices.Backward(d.Active) {
 		row("active", k.ID, clock(k.CreatedAt), about(k))
+	}
+	if h := d.Hot; h != nil {
+		row("hot limits", fmt.Sprintf("%s in a file, %s and %s not mirrored", bytesText(h.Limits.FileBytes), bytesText(h.Limits.TotalBytes), plural(h.Limits.Files, "file")))
+		row("hot mirrored", fmt.Sprintf("%s; %s kept in %s", plural(int(h.Mirrored), "preimage"), bytesText(h.Bytes), plural(h.Segments, "segment")))
 	}
 	row("epoch", d.Epoch)
 	row("store size", bytesText(d.StoreBytes))

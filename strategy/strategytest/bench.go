@@ -15,13 +15,38 @@ type bench struct {
 	*testing.T
 	s    strategy.Strategy
 	dir  string
-	kept string // where the tier keeps its preimages
+	kept Kept
+	open New
+}
+
+// within is the same for a test within the test.
+func (b *bench) within(t *testing.T) *bench { return &bench{t, b.s, b.dir, b.kept, b.open} }
+
+// anew is one with a tier of its own, which may be damaged beyond repair.
+func (b *bench) anew(t *testing.T) *bench {
+	s, dir, kept := b.open(t)
+	t.Cleanup(func() { _ = s.Close() })
+	return &bench{t, s, dir, kept, b.open}
 }
 
 func (b *bench) path(name string) string { return filepath.Join(b.dir, name) }
 
-// preimage is the path of the tier's own file.
-func (b *bench) preimage(ref strategy.Ref) string { return filepath.Join(b.kept, ref.Name) }
+// place is the tier's own file with the preimage, and where in it that begins.
+func (b *bench) place(ref strategy.Ref) (path string, off int64) {
+	if b.kept.Place != nil {
+		return b.kept.Place(ref)
+	}
+	return filepath.Join(b.kept.Dir, ref.Name), 0
+}
+
+// keeps checks what the tier has for a preimage.
+func (b *bench) keeps(ref strategy.Ref, c content) {
+	b.Helper()
+	f, err := b.s.Open(ref)
+	b.must(err)
+	defer func() { _ = f.Close() }()
+	b.fileHolds(f, c)
+}
 
 // file makes a file that is open for reading and writing until the case ends.
 func (b *bench) file(name string, c content) *os.File {

@@ -21,7 +21,7 @@ func (b *bench) each(fn func(b *bench, name string, c content)) {
 	for shape, c := range contents {
 		i++
 		name := fmt.Sprintf("shape-%d", i)
-		b.Run(shape, func(t *testing.T) { fn(&bench{T: t, s: b.s, dir: b.dir, kept: b.kept}, name, c) })
+		b.Run(shape, func(t *testing.T) { fn(b.within(t), name, c) })
 	}
 }
 

@@ -68,8 +68,8 @@ func list(b *bench) {
 		b.save(b.file("file", dense(i)), name)
 		want[name] = int64(i)
 	}
-	b.must(os.Mkdir(filepath.Join(b.kept, "directory"), 0o755))
-	b.must(os.WriteFile(filepath.Join(b.kept, ".hidden"), nil, 0o600))
+	b.must(os.Mkdir(filepath.Join(b.kept.Dir, "directory"), 0o755))
+	b.must(os.WriteFile(filepath.Join(b.kept.Dir, ".hidden"), nil, 0o600))
 	if got := b.names(); !maps.Equal(got, want) {
 		b.Errorf("List gives %v", got)
 	}

@@ -8,8 +8,15 @@ import (
 )
 
 // New opens the tier under test, with no preimages in it. dir is a directory on the workspace's filesystem for files of
-// the test; kept is the one where the tier keeps its preimages, each a file under its name.
-type New func(t *testing.T) (s strategy.Strategy, dir, kept string)
+// the test.
+type New func(t *testing.T) (s strategy.Strategy, dir string, kept Kept)
+
+// Kept is where a tier keeps its preimages.
+type Kept struct {
+	Dir string
+	// Place gives the file that a preimage is in, and where in it. nil means that each is a file in Dir, under its name.
+	Place func(ref strategy.Ref) (path string, off int64)
+}
 
 // Run runs the conformance test, each case on a tier that open has made.
 func Run(t *testing.T, open New) {
@@ -22,7 +29,7 @@ func Run(t *testing.T, open New) {
 						t.Errorf("close: %v", err)
 					}
 				})
-				c.run(&bench{T: t, s: s, dir: dir, kept: kept})
+				c.run(&bench{T: t, s: s, dir: dir, kept: kept, open: open})
 			})
 		}
 	}

@@ -60,7 +60,7 @@ func saveTaken(b *bench) {
 		b.Errorf("saving under a taken name says %v", err)
 	}
 	b.must(b.s.Verify(ref))
-	b.holds(b.preimage(ref), first)
+	b.keeps(ref, first)
 }
 
 func saveGrowing(b *bench) {
@@ -90,7 +90,7 @@ func saveGrowing(b *bench) {
 			b.Fatalf("%d bytes were saved of at least %d", ref.Size, start)
 		}
 		b.must(b.s.Verify(ref))
-		b.holds(b.preimage(ref), sparse(ref.Size, piece{0, data[:ref.Size]}))
+		b.keeps(ref, sparse(ref.Size, piece{0, data[:ref.Size]}))
 	}
 	close(stop)
 	<-done
@@ -117,7 +117,7 @@ func preimageIsIndependent(b *bench) {
 	b.must(err)
 	b.must(f.Truncate(150000))
 	b.must(b.s.Verify(ref))
-	b.holds(b.preimage(ref), c)
+	b.keeps(ref, c)
 }
 
 func concurrently(b *bench) {

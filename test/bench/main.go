@@ -126,5 +126,8 @@ func (b *bench) onLower(l lower) error {
 			return err
 		}
 	}
+	if err := b.firstWrites(l); err != nil {
+		return err
+	}
 	return b.latencies(l)
 }

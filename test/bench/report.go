@@ -45,7 +45,7 @@ type result struct {
 	Target  string    `json:"target"`
 	Seconds []float64 `json:"seconds,omitempty"`
 	Median  float64   `json:"median,omitempty"` // seconds
-	Ratio   float64   `json:"ratio,omitempty"`  // to the plain filesystem; 0 if that has no figure
+	Ratio   float64   `json:"ratio,omitempty"`  // to the plain filesystem, or to what takes its place; 0 if that has no figure
 	Error   string    `json:"error,omitempty"`
 }
 
@@ -110,7 +110,7 @@ func (r *report) finish() {
 		var plain float64
 		for _, res := range x.Results {
 			res.Median = median(res.Seconds)
-			if res.Target == "plain" {
+			if res.isBase() {
 				plain = res.Median
 			}
 		}
@@ -121,6 +121,9 @@ func (r *report) finish() {
 		}
 	}
 }
+
+// isBase reports whether the others of a line are compared with it.
+func (res *result) isBase() bool { return res.Target == "plain" || res.Target == withoutCheckpoint }
 
 func median(samples []float64) float64 {
 	if len(samples) == 0 {
@@ -222,7 +225,7 @@ func (res *result) cell() string {
 		return "failed"
 	case len(res.Seconds) == 0:
 		return "–"
-	case res.Target == "plain" || res.Ratio == 0:
+	case res.isBase() || res.Ratio == 0:
 		return duration(res.Median)
 	}
 	return fmt.Sprintf("%s %.2f×", duration(res.Median), res.Ratio)

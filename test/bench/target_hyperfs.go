@@ -14,6 +14,7 @@ import (
 type hyperfs struct {
 	program string
 	dir     string
+	flags   []string // of mount
 	client  *control.Client
 }
 
@@ -22,7 +23,7 @@ func (h *hyperfs) base() string { return h.dir }
 func (h *hyperfs) root() string { return h.dir }
 
 func (h *hyperfs) mount(ctx context.Context) error {
-	if err := command(ctx, "/", h.program, "mount", h.dir); err != nil {
+	if err := command(ctx, "/", h.program, append(append([]string{"mount"}, h.flags...), h.dir)...); err != nil {
 		return err
 	}
 	workspace, err := filepath.EvalSymlinks(h.dir)

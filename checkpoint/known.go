@@ -1,0 +1,75 @@
+package checkpoint
+
+import (
+	"encoding/binary"
+	"hash/maphash"
+	"sync"
+)
+
+// knownMax is how many keys are remembered, at most.
+const knownMax = 1 << 18
+
+// knownKeys remembers which records the current epoch has, by hashes of their keys: so what is asked before every first change,
+// whether there is a record already, mostly needs no look into the database. An equal hash of another key costs that look.
+type knownKeys struct {
+	seed maphash.Seed
+
+	mu    sync.RWMutex // guards what follows
+	epoch Epoch        // 0 means that nothing is known
+	keys  map[uint64]struct{}
+}
+
+// BeginEpoch says that an epoch begins now that has no record yet. Nobody may write a record meanwhile.
+func (s *Store) BeginEpoch(e Epoch) {
+	k := &s.known
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.epoch, k.keys = e, map[uint64]struct{}{}
+}
+
+// recordOf gives the epoch of a record's key, and what of the key is remembered: in the index by inode whatever follows the epoch is
+// left out.
+func recordOf(key []byte) (e Epoch, part []byte, ok bool) {
+	switch key[0] {
+	case keySlot, keyAttr, keyContent, keyXattrs:
+		return keyEpoch(key), key, true
+	case keyReverse:
+		if len(key) < 1+idLen+8 {
+			return 0, nil, false
+		}
+		return Epoch(binary.BigEndian.Uint64(key[1+idLen:])), key[:1+idLen+8], true
+	}
+	return 0, nil, false
+}
+
+// note remembers a key that is about to be written.
+func (k *knownKeys) note(key []byte) {
+	e, part, ok := recordOf(key)
+	if !ok {
+		return
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if e != k.epoch {
+		return
+	}
+	k.keys[maphash.Bytes(k.seed, part)] = struct{}{}
+	if len(k.keys) > knownMax {
+		k.epoch, k.keys = 0, nil
+	}
+}
+
+// absent reports whether it is known that there is no such record.
+func (k *knownKeys) absent(key []byte) bool {
+	e, part, ok := recordOf(key)
+	if !ok {
+		return false
+	}
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	if e != k.epoch {
+		return false
+	}
+	_, maybe := k.keys[maphash.Bytes(k.seed, part)]
+	return !maybe
+}

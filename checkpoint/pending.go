@@ -1,0 +1,352 @@
+package checkpoint
+
+import (
+	"cmp"
+	"errors"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/dgraph-io/badger/v4"
+	"github.com/hyperfs/hyperfs/internal/crash"
+)
+
+// Limits of what the database does not have yet.
+const (
+	pendingDelay = 100 * time.Millisecond // after which the database gets it
+	pendingMax   = 1 << 20                // bytes, from which on it gets it at once
+	pendingStop  = 8 << 20                // bytes, from which on a commit waits for that
+)
+
+// pending is what was committed, and is in a journal, but not in the database yet. It is how Update commits unless every commit has to
+// reach the disk.
+//
+// Whoever reads looks here first. A transaction holds on to the sets that were there when it began, and begins to read from the
+// database after that: so what is moved from the one to the other meanwhile is seen in one of them.
+type pending struct {
+	db    *badger.DB
+	space *space
+
+	mu       sync.RWMutex // guards what follows
+	active   *writeSet    // what commits are added to
+	flushing *writeSet    // what the database is being given; nil if nothing is
+	next     uint64       // generation of the next journal
+	spare    *journal
+
+	flush   sync.Mutex    // held while the database is given a set; before mu
+	kick    chan struct{} // there is something to give
+	full    chan struct{} // there is so much that it should not wait
+	stop    chan struct{}
+	stopped sync.WaitGroup
+}
+
+// writeSet is the last write of each key, in the journal that has them.
+type writeSet struct {
+	journal *journal
+	writes  map[string]write
+	reverse map[string]int // how many keys of the index by inode begin with an inode, or with an inode and an epoch; see reverseKey
+	bytes   int
+}
+
+func newWriteSet(j *journal) *writeSet {
+	return &writeSet{journal: j, writes: map[string]write{}, reverse: map[string]int{}}
+}
+
+// add takes a write. A key of the index by inode is never deleted by way of here.
+func (s *writeSet) add(w write) {
+	if _, ok := s.writes[string(w.key)]; !ok && w.key[0] == keyReverse {
+		s.reverse[string(w.key[:1+idLen+8])]++
+		if len(w.key) > 1+idLen+8 {
+			s.reverse[string(w.key[:1+idLen])]++
+		}
+	}
+	s.writes[string(w.key)] = w
+	s.bytes += len(w.key) + len(w.value)
+}
+
+// openPending opens the journals, and gives the database what an earlier process has left in them.
+func openPending(db *badger.DB, dir string, sp *space) (*pending, error) {
+	p := &pending{db: db, space: sp, kick: make(chan struct{}, 1), full: make(chan struct{}, 1), stop: make(chan struct{})}
+	var js [2]*journal
+	for i := range js {
+		var err error
+		if js[i], err = openJournal(dir, i); err != nil {
+			if i > 0 {
+				_ = js[0].f.Close()
+			}
+			return nil, err
+		}
+	}
+	if err := p.replay(js[:]); err != nil {
+		return nil, errors.Join(err, js[0].f.Close(), js[1].f.Close())
+	}
+	p.active, p.spare = newWriteSet(js[0]), js[1]
+	p.stopped.Add(1)
+	go p.run()
+	return p, nil
+}
+
+func (p *pending) replay(js []*journal) error {
+	type held struct {
+		generation uint64
+		writes     []write
+	}
+	var all []held
+	for _, j := range js {
+		generation, writes, err := j.read()
+		if err != nil {
+			return err
+		}
+		all = append(all, held{generation, writes})
+		p.next = max(p.next, generation+1)
+	}
+	p.next = max(p.next, 1)
+	slices.SortFunc(all, func(a, b held) int { return cmp.Compare(a.generation, b.generation) })
+	set := newWriteSet(nil)
+	for _, h := range all {
+		for _, w := range h.writes {
+			set.writes[string(w.key)] = w
+		}
+	}
+	if err := p.give(set); err != nil {
+		return err
+	}
+	for _, j := range js {
+		if err := j.clear(p.next); err != nil {
+			return err
+		}
+		p.next++
+	}
+	return nil
+}
+
+// give has the database take a set.
+func (p *pending) give(set *writeSet) error {
+	if len(set.writes) == 0 {
+		return nil
+	}
+	wb := p.db.NewWriteBatch()
+	defer wb.Cancel()
+	for _, w := range set.writes {
+		var err error
+		if w.deleted {
+			err = wb.Delete(w.key)
+		} else {
+			err = wb.Set(w.key, w.value)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return wb.Flush()
+}
+
+// commit makes the writes of a transaction durable against the end of the process, and visible.
+func (p *pending) commit(writes []write) error {
+	if len(writes) == 0 {
+		return nil
+	}
+	if p.size() >= pendingStop {
+		if err := p.settle(); err != nil { // before anything is added: a commit that fails must not be there
+			return err
+		}
+	}
+	return p.add(writes)
+}
+
+func (p *pending) size() int {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	return p.active.bytes
+}
+
+func (p *pending) add(writes []write) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	first := len(p.active.writes) == 0
+	if err := p.active.journal.append(writes); err != nil {
+		return err
+	}
+	for _, w := range writes {
+		p.active.add(w)
+	}
+	if first {
+		p.wake()
+	}
+	if p.active.bytes >= pendingMax {
+		select {
+		case p.full <- struct{}{}:
+		default:
+		}
+	}
+	return nil
+}
+
+func (p *pending) wake() {
+	select {
+	case p.kick <- struct{}{}:
+	default:
+	}
+}
+
+func (p *pending) run() {
+	defer p.stopped.Done()
+	for {
+		select {
+		case <-p.stop:
+			return
+		case <-p.kick:
+		}
+		select {
+		case <-p.stop:
+			return
+		case <-p.full:
+		case <-time.After(pendingDelay):
+		}
+		if p.settle() != nil { // for lack of space, say: whoever needs it settled is told
+			p.wake()
+		}
+	}
+}
+
+// settle returns when the database has all that was committed before.
+func (p *pending) settle() error {
+	p.mu.RLock()
+	nothing := p.flushing == nil && len(p.active.writes) == 0
+	p.mu.RUnlock()
+	if nothing {
+		return nil
+	}
+	p.flush.Lock()
+	defer p.flush.Unlock()
+	p.space.begin() // it was let in when there was room
+	defer p.space.end()
+	for range 2 { // first what an earlier attempt has failed with
+		if err := p.space.check(); err != nil {
+			return err
+		}
+		set := p.turn()
+		if set == nil {
+			return nil
+		}
+		if err := p.give(set); err != nil {
+			return err
+		}
+		crash.Point("journal-given")
+		if err := p.gave(set); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// turn has commits go to the other journal, unless that is in use, and gives the set that the database is to have.
+func (p *pending) turn() *writeSet {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.flushing == nil && len(p.active.writes) > 0 {
+		p.flushing, p.active, p.spare = p.active, newWriteSet(p.spare), nil
+	}
+	return p.flushing
+}
+
+// gave forgets a set that the database has. The journal is emptied first: once nobody waits for the set any more, the database may be
+// changed otherwise, and the journal must not bring it back after that.
+func (p *pending) gave(set *writeSet) error {
+	p.mu.Lock()
+	generation := p.next
+	p.next++
+	p.mu.Unlock()
+	if err := set.journal.clear(generation); err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.flushing, p.spare = nil, set.journal
+	return nil
+}
+
+// sets gives what a transaction has to look through, the newest first.
+func (p *pending) sets() [2]*writeSet {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	return [2]*writeSet{p.active, p.flushing}
+}
+
+// find gives the last write of a key.
+func (p *pending) find(sets [2]*writeSet, key []byte) (w write, ok bool) {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	for _, s := range sets {
+		if s == nil {
+			continue
+		}
+		if w, ok = s.writes[string(key)]; ok {
+			return w, true
+		}
+	}
+	return w, false
+}
+
+// indexed reports whether a key of the index by inode begins with prefix, which is an inode, for one that has a slot behind the
+// epoch, or an inode and an epoch.
+func (p *pending) indexed(sets [2]*writeSet, prefix []byte) bool {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	return slices.ContainsFunc(sets[:], func(s *writeSet) bool { return s != nil && s.reverse[string(prefix)] > 0 })
+}
+
+// sync has the disk take the journals.
+func (p *pending) sync() error {
+	p.mu.RLock()
+	var fs []*journal
+	for _, s := range []*writeSet{p.flushing, p.active} {
+		if s != nil {
+			fs = append(fs, s.journal)
+		}
+	}
+	p.mu.RUnlock()
+	var err error
+	for _, j := range fs {
+		err = errors.Join(err, j.f.Sync())
+	}
+	return err
+}
+
+func (p *pending) close() error {
+	close(p.stop)
+	p.stopped.Wait()
+	err := p.settle()
+	js := []*journal{p.active.journal}
+	if p.spare != nil {
+		js = append(js, p.spare)
+	}
+	if p.flushing != nil {
+		js = append(js, p.flushing.journal)
+	}
+	for _, j := range js {
+		if err == nil {
+			_ = j.f.Truncate(0) // the next one has less to read
+		}
+		err = errors.Join(err, j.f.Close())
+	}
+	return err
+}
+
+// Sync has the disk take everything that was committed before the call, which is of use where Options.Sync is not set. Commits go
+// on meanwhile.
+//
+// What was committed is in the journals, in Badger's logs (.mem), which are mapped files, or in the tables made from these,
+// which Badger syncs itself before it removes a log. So a log that has just been removed needs nothing.
+func (s *Store) Sync() (err error) {
+	if s.pending != nil {
+		err = s.pending.sync()
+	}
+	logs, globErr := filepath.Glob(filepath.Join(s.dir, "db", "*.mem"))
+	err = errors.Join(err, globErr)
+	for _, name := range logs {
+		err = errors.Join(err, syncFile(name))
+	}
+	return err
+}
