@@ -7,7 +7,8 @@ type HotLimits struct {
 	Files      int   `json:"files"`       // not mirrored to the disk yet
 }
 
-// DefaultHotLimits are those where nothing else is asked for. docs/tiers.md has the measurements that they come from.
+// DefaultHotLimits are those where nothing else is asked for. What is not mirrored is bounded by about what a disk takes between two rounds
+// of the mirror.
 var DefaultHotLimits = HotLimits{FileBytes: 256 << 10, TotalBytes: 32 << 20, Files: 8192}
 
 func (l HotLimits) on() bool { return l.FileBytes > 0 && l.TotalBytes > 0 && l.Files > 0 }
