@@ -4,6 +4,7 @@ package overlay
 
 import (
 	"errors"
+	"fmt"
 	"os"
 
 	"github.com/hyperfs/hyperfs/checkpoint"
@@ -30,7 +31,6 @@ const (
 // savedBlocks is what an epoch has of a file that is kept block by block.
 type savedBlocks struct {
 	epoch  checkpoint.Epoch
-	id     checkpoint.ID
 	ref    strategy.Ref
 	blocks *blockSet
 
@@ -105,14 +105,13 @@ func (t *Tree) saveLarge(n *Node, s span, by opened) error {
 
 // savedBefore looks up what the log says of the content of n: done, if nothing has to be saved any more, or the blocks that it has.
 func (t *Tree) savedBefore(n *Node) (done bool, b *savedBlocks, err error) {
-	id := t.identity(n)
 	var c checkpoint.Content
 	has := false
 	err = t.record(func(l *logTx) error {
 		if done, err = t.isNew(l, n); err != nil || done {
 			return err
 		}
-		if c, has, err = l.Content(t.epoch, id); err == nil && c.Whole() {
+		if c, has, err = l.Content(t.epoch, t.identity(n)); err == nil && c.Whole() {
 			done = true
 			l.mark(&n.contentIn, uint64(t.epoch))
 		}
@@ -125,16 +124,18 @@ func (t *Tree) savedBefore(n *Node) (done bool, b *savedBlocks, err error) {
 	return false, b, err
 }
 
-// loadBlocks finds out which blocks the last preimage of a content has, which an earlier process has begun, or which nobody has needed for a while.
+// loadBlocks finds out which blocks the current epoch has of a content, whose preimage an earlier process has begun, or nobody has needed for a while.
 func (t *Tree) loadBlocks(n *Node, c checkpoint.Content) (*savedBlocks, error) {
-	ref := c.Parts[len(c.Parts)-1]
-	chain, err := t.tier.blocks.OpenChain([]strategy.Ref{ref})
+	chain, err := t.tier.openBlocks(c)
+	if err == nil && chain == nil {
+		err = fmt.Errorf("its record names none: %w", strategy.ErrCorrupt)
+	}
 	if err != nil {
 		t.log.Error("a block preimage can't be added to", "err", err)
 		return nil, plainErrno(err)
 	}
 	defer chain.Close()
-	b := t.newSavedBlocks(t.identity(n), ref)
+	b := t.newSavedBlocks(c.Parts[0]) // an epoch that has not ended has one
 	for _, e := range chain.Saved() {
 		b.blocks.add(span{e.From, e.To})
 	}
@@ -142,8 +143,8 @@ func (t *Tree) loadBlocks(n *Node, c checkpoint.Content) (*savedBlocks, error) {
 	return b, nil
 }
 
-func (t *Tree) newSavedBlocks(id checkpoint.ID, ref strategy.Ref) *savedBlocks {
-	return &savedBlocks{epoch: t.epoch, id: id, ref: ref, blocks: newBlockSet(ref.Size, t.blockSize), next: -1}
+func (t *Tree) newSavedBlocks(ref strategy.Ref) *savedBlocks {
+	return &savedBlocks{epoch: t.epoch, ref: ref, blocks: newBlockSet(ref.Size, t.blockSize), next: -1}
 }
 
 // saveClone puts content away whole if it need not be copied for that; else it is ErrNoClone.
@@ -220,7 +221,7 @@ func (t *Tree) newPreimage(id checkpoint.ID, src *os.File, size int64, spans ...
 		return nil, err
 	}
 	defer w.Close()
-	b := t.newSavedBlocks(id, w.Ref())
+	b := t.newSavedBlocks(w.Ref())
 	if err := b.save(w, src, spans); err != nil {
 		_ = t.tier.remove(b.ref)
 		return nil, err
