@@ -87,7 +87,15 @@ func (d dir) open(name string) (file, error) {
 	return file{f}, err
 }
 
-func (d dir) remove(name string) error { return d.root.Remove(name) }
+// remove falls back to the path where the system does not know the request by which package os removes a name of a directory:
+// Windows before 10, and Wine.
+func (d dir) remove(name string) error {
+	err := d.root.Remove(name)
+	if errors.Is(err, windows.ERROR_INVALID_FUNCTION) {
+		err = os.Remove(d.root.Name() + `\` + name)
+	}
+	return err
+}
 
 // link gives the file name a second name in the directory to, through paths: there is no call relative to handles.
 func (d dir) link(name string, to dir, newName string) error {

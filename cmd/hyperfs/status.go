@@ -89,6 +89,9 @@ func backendText(s overlay.Status) string {
 
 // mountText says what is mounted by whom.
 func mountText(d control.Daemon) string {
+	if d.Mountpoint == "" && !d.StartedAt.IsZero() {
+		return fmt.Sprintf("none; process %d answers since %s", d.PID, clock(d.StartedAt))
+	}
 	if d.Mountpoint == "" {
 		return "none"
 	}

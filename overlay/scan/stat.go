@@ -11,13 +11,14 @@ const (
 	modeSymlink = 0o120000
 	modeSocket  = 0o140000
 	modePerm    = 0o7777
+	modeShown   = modeType | modePerm // above, a system may have attributes of its own
 )
 
 // stat is what a manifest keeps of an inode. Fields that a system does not have are 0.
 type stat struct {
 	mode     uint32 // type and permission bits of stat(2)
 	uid, gid uint32
-	rdev     uint64 // of devices
+	rdev     uint64 // of devices; of symlinks what kind of link it is, on systems that have several
 	nlink    uint32
 	size     int64 // bytes; of regular files and symlinks
 	mtime    int64 // ns since 1970, as all times

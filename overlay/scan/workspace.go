@@ -178,7 +178,7 @@ func (w *Workspace) checkStore() error {
 		return errs.New(errs.Path, "open store", w.storeAt, "%w", plain(err))
 	}
 	w.storeAt = real
-	if strings.HasPrefix(real+"/", w.root+"/") && real != filepath.Join(w.root, overlay.StoreName) {
+	if rel, err := filepath.Rel(w.root, real); err == nil && filepath.IsLocal(rel) && rel != overlay.StoreName {
 		return errs.New(errs.Path, "open store", w.cfg.Store, "it is inside the workspace").
 			WithHint("leave it out for " + overlay.StoreName + ", or name a directory outside")
 	}
@@ -235,10 +235,7 @@ const foreignClock = 3e9
 
 // now gives the time that the filesystem would give to a change made now.
 func (w *Workspace) now() (int64, error) {
-	if _, err := w.clock.WriteAt([]byte{0}, 0); err != nil {
-		return 0, err
-	}
-	st, err := statFile(w.clock)
+	st, err := tick(w.clock)
 	if w.slow {
 		st.ctime -= foreignClock
 	}
