@@ -1,9 +1,10 @@
+//go:build linux || windows
+
 package scan
 
 import (
 	"context"
 	"fmt"
-	"os"
 	"testing"
 
 	"github.com/hyperfs/hyperfs/overlay"
@@ -117,24 +118,5 @@ func TestAKilledRollbackLosesNothingThatWasChangedSince(t *testing.T) {
 			}
 			f.sound()
 		})
-	}
-}
-
-func TestModesThatWereLiftedComeBackAfterAKill(t *testing.T) {
-	{
-		f := newFixture(t)
-		f.write("a", "one")
-		f.must(os.Chmod(f.path("a"), 0o000))
-		f.must(f.w.lifts.note("a", 0o100000))
-		f.must(os.Chmod(f.path("a"), 0o400))
-		f.reopen()
-		st, err := os.Stat(f.path("a"))
-		f.must(err)
-		if st.Mode().Perm() != 0 {
-			t.Errorf("its mode is %v", st.Mode())
-		}
-		if _, err := os.Stat(f.w.lifts.path); !os.IsNotExist(err) {
-			t.Errorf("what was lifted is still written down: %v", err)
-		}
 	}
 }

@@ -2,10 +2,9 @@ package scan
 
 import (
 	"errors"
-	"io/fs"
-	"syscall"
 	"unsafe"
 
+	"github.com/hyperfs/hyperfs/internal/nt"
 	"golang.org/x/sys/windows"
 )
 
@@ -16,11 +15,11 @@ func (d dir) chmodSelf(uint32) error { return nil }
 
 // dress gives name the attributes of e and its modification time.
 func (d dir) dress(name string, e *entry) error {
-	return d.with(name, windows.FILE_WRITE_ATTRIBUTES|readAttributes, shareAll, 0, func(h windows.Handle) error { return dressHandle(h, e) })
+	return nt.With(d.h, name, windows.FILE_WRITE_ATTRIBUTES|nt.Attributes, nt.ShareAll, 0, func(h windows.Handle) error { return dressHandle(h, e) })
 }
 
 func (d dir) dressSelf(e *entry) error {
-	h, err := ntOpen(d.h, "", windows.FILE_WRITE_ATTRIBUTES|readAttributes, shareAll, windows.FILE_OPEN, windows.FILE_DIRECTORY_FILE)
+	h, err := nt.Open(d.h, "", windows.FILE_WRITE_ATTRIBUTES|nt.Attributes, nt.ShareAll, windows.FILE_OPEN, windows.FILE_DIRECTORY_FILE)
 	if err != nil {
 		return err
 	}
@@ -29,31 +28,18 @@ func (d dir) dressSelf(e *entry) error {
 }
 
 func dressHandle(h windows.Handle, e *entry) error {
-	is, err := basicOf(h)
+	is, err := nt.BasicOf(h)
 	if err != nil {
 		return err
 	}
-	attributes := is.attributes&^attributesKept | e.mode>>attributeShift
-	return plainStatus(set(h, windows.FileBasicInformation, &basic{write: fileTime(e.mtime), attributes: settable(attributes)}))
-}
-
-func setAttributes(h windows.Handle, attributes uint32) error {
-	return plainStatus(set(h, windows.FileBasicInformation, &basic{attributes: settable(attributes)}))
-}
-
-// settable leaves of attributes what may be set. None at all would mean that they stay as they are.
-func settable(attributes uint32) uint32 {
-	attributes &= attributesKept | windows.FILE_ATTRIBUTE_TEMPORARY | windows.FILE_ATTRIBUTE_OFFLINE
-	if attributes == 0 {
-		return windows.FILE_ATTRIBUTE_NORMAL
-	}
-	return attributes
+	attributes := is.Attributes&^attributesKept | e.mode>>attributeShift
+	return nt.SetBasic(h, nt.Basic{Write: fileTime(e.mtime), Attributes: nt.Settable(attributes)})
 }
 
 // special makes a symlink, a junction or an empty file.
 func (d dir) special(name string, e *entry) error {
 	if e.kind() == modeRegular {
-		h, err := ntOpen(d.h, name, windows.FILE_WRITE_DATA, shareAll, windows.FILE_CREATE, windows.FILE_NON_DIRECTORY_FILE)
+		h, err := nt.Open(d.h, name, windows.FILE_WRITE_DATA, nt.ShareAll, windows.FILE_CREATE, windows.FILE_NON_DIRECTORY_FILE)
 		if err != nil {
 			return err
 		}
@@ -63,15 +49,14 @@ func (d dir) special(name string, e *entry) error {
 	if e.rdev&linkToDir != 0 {
 		options = windows.FILE_DIRECTORY_FILE
 	}
-	h, err := ntOpen(d.h, name, windows.FILE_WRITE_ATTRIBUTES|windows.DELETE, shareAll, windows.FILE_CREATE, options)
+	h, err := nt.Open(d.h, name, windows.FILE_WRITE_ATTRIBUTES|windows.DELETE, nt.ShareAll, windows.FILE_CREATE, options)
 	if err != nil {
 		return err
 	}
 	defer windows.CloseHandle(h)
 	err = setReparse(h, reparse{e.target, e.rdev&linkJunction != 0})
 	if err != nil {
-		yes := uint32(1)
-		_ = set(h, windows.FileDispositionInformation, &yes)
+		_ = nt.Delete(h)
 	}
 	return err
 }
@@ -92,7 +77,7 @@ func setReparse(h windows.Handle, r reparse) error {
 
 // readlink gives the target as the filesystem keeps it.
 func (d dir) readlink(name string) (target string, err error) {
-	err = d.with(name, readAttributes, shareAll, 0, func(h windows.Handle) error {
+	err = nt.With(d.h, name, nt.Attributes, nt.ShareAll, 0, func(h windows.Handle) error {
 		buf := make([]byte, windows.MAXIMUM_REPARSE_DATA_BUFFER_SIZE)
 		var n uint32
 		if err := windows.DeviceIoControl(h, windows.FSCTL_GET_REPARSE_POINT, nil, 0, &buf[0], uint32(len(buf)), &n, nil); err != nil {
@@ -134,15 +119,8 @@ func foldsCase(d dir) bool {
 }
 
 // isMissing reports whether an error says that a name is not there, or leads to something else than it did.
-func isMissing(err error) bool {
-	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, errLoop) || errors.Is(err, windows.ERROR_DIRECTORY) ||
-		errors.Is(err, windows.ERROR_DELETE_PENDING) || errors.Is(err, syscall.EISDIR)
-}
+func isMissing(err error) bool { return nt.IsMissing(err) || errors.Is(err, errLoop) }
 
-func isDenied(err error) bool { return errors.Is(err, windows.ERROR_ACCESS_DENIED) }
+func isDenied(err error) bool { return nt.IsDenied(err) }
 
-// isInUse reports whether an error says that another program has a file open in a way that forbids what was tried.
-func isInUse(err error) bool {
-	return errors.Is(err, windows.ERROR_SHARING_VIOLATION) || errors.Is(err, windows.ERROR_USER_MAPPED_FILE) ||
-		errors.Is(err, windows.ERROR_LOCK_VIOLATION)
-}
+func isInUse(err error) bool { return nt.IsInUse(err) }

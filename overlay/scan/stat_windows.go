@@ -1,11 +1,13 @@
 package scan
 
 import (
+	"errors"
 	"math"
 	"os"
 	"unsafe"
 
 	"github.com/cespare/xxhash/v2"
+	"github.com/hyperfs/hyperfs/internal/nt"
 	"golang.org/x/sys/windows"
 )
 
@@ -23,15 +25,6 @@ const (
 	linkJunction              // a junction or a mounted volume, which always leads to a directory
 	linkElsewhere             // a reparse point of some other kind that stands for another name
 )
-
-// basic is FILE_BASIC_INFO, its times in units of 100 ns since 1601.
-type basic struct {
-	creation, access, write, change int64
-	attributes                      uint32
-	_                               uint32
-}
-
-func basicOf(h windows.Handle) (b basic, err error) { return b, query(h, windows.FileBasicInfo, &b) }
 
 // standard is FILE_STANDARD_INFO.
 type standard struct {
@@ -56,10 +49,10 @@ const unknownTime = math.MaxInt64
 
 func (d dir) stat(name string) (stat, error) {
 	writer := false
-	h, err := ntOpen(d.h, name, windows.FILE_READ_DATA|readAttributes, shareNoWriter, windows.FILE_OPEN, 0)
+	h, err := nt.Open(d.h, name, windows.FILE_READ_DATA|nt.Attributes, nt.ShareNoWriter, windows.FILE_OPEN, 0)
 	if err == windows.ERROR_SHARING_VIOLATION || err == windows.ERROR_ACCESS_DENIED {
 		writer = err == windows.ERROR_SHARING_VIOLATION
-		h, err = ntOpen(d.h, name, readAttributes, shareAll, windows.FILE_OPEN, 0)
+		h, err = nt.Open(d.h, name, nt.Attributes, nt.ShareAll, windows.FILE_OPEN, 0)
 	}
 	if err != nil {
 		return stat{}, err
@@ -91,12 +84,12 @@ func volumeOf(h windows.Handle) (uint64, error) {
 }
 
 func statHandle(h windows.Handle, dev uint64) (stat, error) {
-	b, err := basicOf(h)
+	b, err := nt.BasicOf(h)
 	if err != nil {
 		return stat{}, err
 	}
 	var s standard
-	if err := query(h, windows.FileStandardInfo, &s); err != nil {
+	if err := nt.Query(h, windows.FileStandardInfo, &s); err != nil {
 		return stat{}, err
 	}
 	id, err := idOf(h)
@@ -104,14 +97,14 @@ func statHandle(h windows.Handle, dev uint64) (stat, error) {
 		return stat{}, err
 	}
 	st := stat{
-		mode: modeOf(b.attributes), nlink: max(s.links, 1), dev: dev, ino: id, mount: 1,
-		mtime: unixTime(b.write), ctime: unixTime(b.change), birth: 1, // numbers of files are not used again: see stableBirth
+		mode: modeOf(b.Attributes), nlink: max(s.links, 1), dev: dev, ino: id, mount: 1,
+		mtime: unixTime(b.Write), ctime: unixTime(b.Change), birth: 1, // numbers of files are not used again: see stableBirth
 	}
-	if b.change == 0 {
+	if b.Change == 0 {
 		st.ctime = unknownTime
 	}
-	if b.attributes&windows.FILE_ATTRIBUTE_REPARSE_POINT != 0 {
-		if err := st.addReparse(h, b.attributes); err != nil {
+	if b.Attributes&windows.FILE_ATTRIBUTE_REPARSE_POINT != 0 {
+		if err := st.addReparse(h, b.Attributes); err != nil {
 			return stat{}, err
 		}
 	}
@@ -124,7 +117,7 @@ func statHandle(h windows.Handle, dev uint64) (stat, error) {
 // idOf gives the number of a file in its volume. That of NTFS has 64 bits; of the 128 that ReFS may use, a hash is taken.
 func idOf(h windows.Handle) (uint64, error) {
 	var id fileID
-	if query(h, windows.FileIdInfo, &id) == nil {
+	if nt.Query(h, windows.FileIdInfo, &id) == nil {
 		low := *(*uint64)(unsafe.Pointer(&id.id[0]))
 		if *(*uint64)(unsafe.Pointer(&id.id[8])) == 0 {
 			return low, nil
@@ -151,7 +144,7 @@ func modeOf(attributes uint32) uint32 {
 // a cloud, are the file or directory that programs take them for.
 func (s *stat) addReparse(h windows.Handle, attributes uint32) error {
 	var t tagInfo
-	if err := query(h, windows.FileAttributeTagInfo, &t); err != nil {
+	if err := nt.Query(h, windows.FileAttributeTagInfo, &t); err != nil {
 		return err
 	}
 	if !isSurrogate(t.tag) {
@@ -178,7 +171,7 @@ func isSurrogate(tag uint32) bool { return tag&0x20000000 != 0 }
 // name is opened once more, as programs do. One that does is errLoop.
 func (d dir) behind(h windows.Handle, name string, access, options uint32) (windows.Handle, error) {
 	var t tagInfo
-	err := query(h, windows.FileAttributeTagInfo, &t)
+	err := nt.Query(h, windows.FileAttributeTagInfo, &t)
 	if err == nil && t.attributes&windows.FILE_ATTRIBUTE_REPARSE_POINT == 0 {
 		return h, nil
 	}
@@ -189,7 +182,7 @@ func (d dir) behind(h windows.Handle, name string, access, options uint32) (wind
 	if isSurrogate(t.tag) {
 		return 0, errLoop
 	}
-	behind, err := ntOpen(d.h, name, access, shareAll, windows.FILE_OPEN, options|through)
+	behind, err := nt.Open(d.h, name, access, nt.ShareAll, windows.FILE_OPEN, options|nt.Through)
 	if err != nil {
 		return 0, err
 	}
@@ -199,6 +192,9 @@ func (d dir) behind(h windows.Handle, name string, access, options uint32) (wind
 	}
 	return behind, nil
 }
+
+// errLoop says that a name leads to a symlink or a junction, which nothing here follows.
+var errLoop = errors.New("it is a symlink or a junction")
 
 func sameFile(a, b windows.Handle) error {
 	x, err := idOf(a)
@@ -224,7 +220,7 @@ func fileTime(ns int64) int64 { return ns/100 + filetimeEpoch }
 
 // hasWriter reports whether somebody has the file open for writing: then it can't be opened so that nobody may.
 func hasWriter(f *os.File) bool {
-	h, err := ntOpen(windows.Handle(f.Fd()), "", windows.FILE_READ_DATA, shareNoWriter, windows.FILE_OPEN, 0)
+	h, err := nt.Open(windows.Handle(f.Fd()), "", windows.FILE_READ_DATA, nt.ShareNoWriter, windows.FILE_OPEN, 0)
 	if err == nil {
 		windows.CloseHandle(h)
 	}

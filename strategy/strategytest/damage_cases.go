@@ -52,7 +52,13 @@ func replace(with func(path string) error) func(path string) error {
 }
 
 func replaceBySymlink(path string) error {
-	return errors.Join(os.Rename(path, path+".moved"), os.Symlink(path+".moved", path))
+	if err := errors.Join(os.Rename(path, path+".moved"), os.Symlink(path+".moved", path)); err != nil {
+		return err
+	}
+	if _, err := os.Lstat(path); err != nil { // Wine says that it has made it
+		return errors.ErrUnsupported
+	}
+	return nil
 }
 
 func damageIsFound(b *bench) {
@@ -61,7 +67,11 @@ func damageIsFound(b *bench) {
 			b.Run(size+" "+d.name, func(t *testing.T) {
 				b := &bench{T: t, s: b.s, dir: b.dir, kept: b.kept}
 				ref := b.saved(c)
-				b.must(d.do(b.preimage(ref)))
+				if err := d.do(b.preimage(ref)); errors.Is(err, errors.ErrUnsupported) {
+					b.Skip("this system makes no symlinks")
+				} else {
+					b.must(err)
+				}
 				b.refuses(ref, d)
 				b.must(os.RemoveAll(b.preimage(ref)))
 			})
