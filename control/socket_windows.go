@@ -30,6 +30,10 @@ func Listen(workspace, _ string, log *slog.Logger) (net.Listener, error) {
 		return nil, errs.Wrap(Internal, "listen", workspace, err)
 	}
 	path := Sockets(workspace)[0]
+	if c, err := dialSocket(context.Background(), path); err == nil {
+		c.Close()
+		return nil, errs.New(Busy, "listen", path, "another daemon answers there")
+	}
 	l, err := winio.ListenPipe(path, &winio.PipeConfig{SecurityDescriptor: ownersOnly(user)})
 	switch {
 	case err == nil:

@@ -190,6 +190,4 @@ func join(kinds []Kind) string {
 	return strings.Join(parts, ", ")
 }
 
-func noSpace(err error) bool {
-	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
-}
+func noSpace(err error) bool { return errs.NoSpace(err) }

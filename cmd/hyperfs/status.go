@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"maps"
@@ -110,6 +111,10 @@ func diagnosticsRows(row func(...any), d control.DiagnosticsReply) {
 	row("version", versionText(d.Daemon.Version))
 	for _, f := range d.Daemon.Version.Features {
 		row("feature", featureText(f))
+	}
+	if v := d.WindowsVolume; v != nil {
+		row("volume", fmt.Sprintf("%s; hard links: %s; clones files: %s; Dev Drive: %s; trusted: %s",
+			cmp.Or(v.FileSystem, string(overlay.Unknown)), v.HardLinks, v.BlockClone, v.DevDrive, v.Trusted))
 	}
 	for _, p := range d.Probes {
 		row("probe", fmt.Sprintf("%s %s: %s", p.Kind, yesNo(p.OK), oneLine(p.Reason)))

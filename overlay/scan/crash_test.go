@@ -39,8 +39,11 @@ func TestAKilledRollbackIsFinishedByTheNextOpen(t *testing.T) {
 	points := []string{"scan-saved", "scan-manifest", "scan-committed", "scan-removed", "scan-made", "scan-placed", "scan-linked",
 		"scan-applied", "scan-renewed", "scan-done", "scan-freed"}
 	for _, point := range points {
-		killed := 0
-		for nth := 1; nth <= 4; nth++ {
+		killed, most := 0, 4
+		if testing.Short() {
+			most = 1
+		}
+		for nth := 1; nth <= most; nth++ {
 			at := fmt.Sprintf("%s:%d", point, nth)
 			t.Run(at, func(t *testing.T) {
 				f := newFixture(t)

@@ -28,8 +28,9 @@ type Workspace struct {
 	log      *slog.Logger
 	top      dir // the workspace
 	births   bool
-	clock    *os.File // a file in the store, whose ctime is the filesystem's time
-	slow     bool     // the store is on another filesystem, whose clock may be another one
+	volume   *overlay.WindowsVolume // nil but on Windows
+	clock    *os.File               // a file in the store, whose ctime is the filesystem's time
+	slow     bool                   // the store is on another filesystem, whose clock may be another one
 	lifts    lifts
 	store    *checkpoint.Store
 	backups  *backups
@@ -129,6 +130,7 @@ func (w *Workspace) openRoot() error {
 		return errs.New(errs.Path, "open workspace", w.cfg.Workspace, "%w", plain(err))
 	}
 	w.births = stableBirth(w.top)
+	w.volume = volumeAround(w.top, w.root)
 	return nil
 }
 
