@@ -34,7 +34,7 @@ func (s site) preimages() preimages { return preimages{dir: s.dir, synced: s.o.S
 // tiers gives the tiers of this system, best first.
 func tiers() []tier {
 	all := []tier{
-		{Reflink, "cloned a file, and the clone kept its bytes when the original was written to", tryPut(clone), openReflink},
+		{Reflink, "cloned a file, and the clone kept its bytes when the original was written to", tryClone, openReflink},
 		{Tmpfs, "copied a file in RAM", tryTmpfs, openTmpfs},
 		{PosixLink, linkWorks, tryLink, openLink(PosixLink)},
 		{NtfsLink, linkWorks, tryNtfsLink, openLink(NtfsLink)},
