@@ -146,7 +146,7 @@ func (a *applier) unchanged(d dir, k int32) error {
 // given it by another name.
 func (a *applier) sameTimes(k int32, is *stat) bool {
 	was := &a.p.now.entries[k]
-	if was.nlink == 1 && was.flags&flagUnstable == 0 {
+	if was.nlink == 1 && was.flags&flagUnstable == 0 && was.ctime != unknownTime {
 		return was.mtime == is.mtime && was.ctime == is.ctime
 	}
 	i, used := a.p.user[was.first]

@@ -2,6 +2,7 @@ package scan
 
 import (
 	"errors"
+	"sync"
 	"unsafe"
 
 	"github.com/hyperfs/hyperfs/internal/nt"
@@ -67,6 +68,9 @@ func makeable(e *entry) bool {
 }
 
 func setReparse(h windows.Handle, r reparse) error {
+	if !r.junction {
+		allowSymlinks()
+	}
 	buf, err := r.encode()
 	if err != nil {
 		return err
@@ -74,6 +78,22 @@ func setReparse(h windows.Handle, r reparse) error {
 	var n uint32
 	return windows.DeviceIoControl(h, windows.FSCTL_SET_REPARSE_POINT, &buf[0], uint32(len(buf)), nil, 0, &n, nil)
 }
+
+// allowSymlinks lets this process use its right to make symlinks, which administrators have and must ask for. In Developer
+// Mode everybody can make them without.
+var allowSymlinks = sync.OnceFunc(func() {
+	var token windows.Token
+	if windows.OpenProcessToken(windows.CurrentProcess(), windows.TOKEN_ADJUST_PRIVILEGES|windows.TOKEN_QUERY, &token) != nil {
+		return // making a symlink says why it can't be
+	}
+	defer token.Close()
+	privileges := windows.Tokenprivileges{PrivilegeCount: 1}
+	privileges.Privileges[0].Attributes = windows.SE_PRIVILEGE_ENABLED
+	name := windows.StringToUTF16Ptr("SeCreateSymbolicLinkPrivilege")
+	if windows.LookupPrivilegeValue(nil, name, &privileges.Privileges[0].Luid) == nil {
+		_ = windows.AdjustTokenPrivileges(token, false, &privileges, 0, nil, nil)
+	}
+})
 
 // readlink gives the target as the filesystem keeps it.
 func (d dir) readlink(name string) (target string, err error) {

@@ -144,6 +144,9 @@ func (w *Workspace) verify(ctx context.Context, p *plan) error {
 	if err := w.checkCase(p); err != nil {
 		return err
 	}
+	if err := w.checkLinks(p); err != nil {
+		return err
+	}
 	if err := w.checkInUse(p); err != nil {
 		return err
 	}

@@ -259,3 +259,33 @@ func TestNothingIsReachedThroughNamesThatAreNone(t *testing.T) {
 		}
 	}
 }
+
+// Wine makes no symlinks, nor may everybody on Windows.
+func TestASymlinkIsMadeOrRefusedBeforeAnythingIsTouched(t *testing.T) {
+	f := newFixture(t)
+	f.write("a", "one")
+	f.write("link", "")
+	id := f.snapshot()
+	m, err := f.w.manifest(id)
+	f.must(err)
+	for i := range m.entries {
+		if e := &m.entries[i]; e.name == "link" {
+			e.mode, e.target = modeSymlink|0o777, `d\target`
+		}
+	}
+	f.must(f.w.writeManifest(id, m))
+	f.write("a", "changed")
+	before := f.capture()
+	_, err = f.w.Rollback(context.Background(), id, overlay.RollbackOptions{})
+	if err == nil {
+		if got, err := os.Readlink(f.path("link")); got != `d\target` || err != nil || f.read("a") != "one" {
+			t.Errorf("the symlink leads to %q, %v", got, err)
+		}
+		return
+	}
+	f.wantCode(err, errs.Rollback)
+	if !strings.Contains(err.Error(), "can't make symlinks") {
+		t.Errorf("the error is %v", err)
+	}
+	f.is(before)
+}

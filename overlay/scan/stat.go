@@ -1,5 +1,7 @@
 package scan
 
+import "math"
+
 // The type bits of st_mode, as POSIX has them on every system that hyperfs knows.
 const (
 	modeType    = 0o170000
@@ -13,6 +15,9 @@ const (
 	modePerm    = 0o7777
 	modeShown   = modeType | modePerm // above, a system may have attributes of its own
 )
+
+// unknownTime is the ctime of a file whose times tell nothing. It is compared by content every time.
+const unknownTime = math.MaxInt64
 
 // stat is what a manifest keeps of an inode. Fields that a system does not have are 0.
 type stat struct {
@@ -32,6 +37,9 @@ type stat struct {
 func (s *stat) kind() uint32    { return s.mode & modeType }
 func (s *stat) isDir() bool     { return s.kind() == modeDir }
 func (s *stat) isRegular() bool { return s.kind() == modeRegular }
+
+// linkJunction is a bit of stat.rdev: the symlink is a junction of Windows, or a volume mounted there.
+const linkJunction = 1
 
 // inode names an inode as long as it lives.
 type inode struct{ dev, ino uint64 }

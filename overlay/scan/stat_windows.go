@@ -21,8 +21,7 @@ const (
 
 // Values of stat.rdev for what has the kind of a symlink.
 const (
-	linkToDir     = 1 << iota // it says of itself that it leads to a directory
-	linkJunction              // a junction or a mounted volume, which always leads to a directory
+	linkToDir     = 2 << iota // it says of itself that it leads to a directory
 	linkElsewhere             // a reparse point of some other kind that stands for another name
 )
 
@@ -43,10 +42,8 @@ type fileID struct {
 // tagInfo is FILE_ATTRIBUTE_TAG_INFO.
 type tagInfo struct{ attributes, tag uint32 }
 
-// unknownTime is the ctime of a file whose times tell nothing: they are not kept here, or somebody has it open for
-// writing. NTFS gives a file its new times when that is closed. Such a file is compared by content every time.
-const unknownTime = math.MaxInt64
-
+// stat looks at a name. Where somebody has a file open for writing its ctime is not to be known: NTFS gives a file its new
+// times when that is closed.
 func (d dir) stat(name string) (stat, error) {
 	writer := false
 	h, err := nt.Open(d.h, name, windows.FILE_READ_DATA|nt.Attributes, nt.ShareNoWriter, windows.FILE_OPEN, 0)

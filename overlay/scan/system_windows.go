@@ -11,6 +11,9 @@ const openBlocks = true
 // mayFoldCase says that names that differ in case alone may be one name.
 const mayFoldCase = true
 
+// linksNeedRights says that not everybody can make symlinks.
+const linksNeedRights = true
+
 // tick gives what the filesystem says of a file that is made now, beside f: one that stays open gets its new times late.
 func tick(f *os.File) (stat, error) {
 	name := f.Name() + tempSuffix
