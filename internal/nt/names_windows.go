@@ -45,21 +45,24 @@ const (
 )
 
 // insist calls fn again as long as what it says may pass by itself.
-func insist(fn func() error) error {
+func insist(fn func() error, passing func(error) bool) error {
 	for deadline := time.Now().Add(patience); ; time.Sleep(pause) {
 		err := fn()
-		if !IsInUse(err) && !IsDenied(err) || time.Now().After(deadline) {
+		if !passing(err) || time.Now().After(deadline) {
 			return err
 		}
 	}
 }
+
+// mayPass is for changes: a name whose file is open somewhere may be refused as if for lack of rights.
+func mayPass(err error) bool { return IsInUse(err) || IsDenied(err) }
 
 // Remove takes a name away, also of a file that is read-only or open in a program that allows it to be deleted. Where the
 // system can, the name is free when it returns; else as soon as nobody has the file open.
 func Remove(at windows.Handle, name string) error {
 	return insist(func() error {
 		return With(at, name, windows.DELETE|Attributes, ShareAll, 0, remove)
-	})
+	}, mayPass)
 }
 
 func remove(h windows.Handle) error {
@@ -111,7 +114,7 @@ func Rename(at windows.Handle, name, newName string) error {
 			}
 			return renameOlder(h, at, to, newName)
 		})
-	})
+	}, mayPass)
 }
 
 // renameOlder is for systems and filesystems that replace nothing that is open or read-only.
@@ -142,11 +145,11 @@ func Link(at windows.Handle, name string, to windows.Handle, newName string) err
 }
 
 // Removable reports why a name can't be removed or replaced now: nil, or that another program has it open and does not
-// allow that.
+// allow that (IsInUse), or that this user may not (IsDenied).
 func Removable(at windows.Handle, name string) error {
 	return insist(func() error {
 		return With(at, name, windows.DELETE|Attributes, ShareAll, 0, func(windows.Handle) error { return nil })
-	})
+	}, IsInUse)
 }
 
 // Delete marks an open file, which was made just now, to be removed.

@@ -68,11 +68,19 @@ func (a *applier) failed(i int32, err error) error { return applyFailed(a.p.want
 // finished.
 func applyFailed(path string, err error) error {
 	var e *errs.Error
-	if isInUse(err) && !errors.As(err, &e) {
-		return errs.New(errs.Rollback, "rollback", path, "another program has it open: %w", err).
-			WithHint("end that program; the next hyperfs command then finishes the rollback")
+	why := ""
+	switch {
+	case errors.As(err, &e):
+	case isInUse(err):
+		why = "another program has it open"
+	case openBlocks && isDenied(err):
+		why = "another program may be running from it"
 	}
-	return errs.Ensure("rollback", path, err)
+	if why == "" {
+		return errs.Ensure("rollback", path, err)
+	}
+	return errs.New(errs.Rollback, "rollback", path, "%s: %w", why, err).
+		WithHint("end that program; the next hyperfs command then finishes the rollback")
 }
 
 // errNewer says that something was changed after the undo checkpoint was made.

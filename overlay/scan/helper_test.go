@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -25,7 +26,14 @@ const (
 	envTarget = "HYPERFS_TEST_SCAN_TARGET" // what it rolls back to; "" makes a snapshot
 )
 
+// envIdle makes this test binary a program that does nothing until its standard input ends.
+const envIdle = "HYPERFS_TEST_SCAN_IDLE"
+
 func TestMain(m *testing.M) {
+	if os.Getenv(envIdle) != "" {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		os.Exit(0)
+	}
 	if dir := os.Getenv(envVictim); dir != "" {
 		if err := victim(dir, os.Getenv(envTarget)); err != nil {
 			fmt.Fprintln(os.Stderr, err)

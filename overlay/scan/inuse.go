@@ -49,9 +49,15 @@ func (c *inUse) entry(d dir, k int32) error {
 			return err
 		}
 	}
-	if err := d.freely(e.name); isInUse(err) && c.p.leaves(k) {
+	if !c.p.leaves(k) {
+		return nil
+	}
+	switch err := d.freely(e.name); {
+	case isInUse(err):
 		return errs.New(errs.Rollback, "rollback", c.p.now.path(k), "another program has it open: %w", err).
 			WithHint("end that program, or let it leave the directory; nothing was changed")
+	case isDenied(err):
+		return errs.New(errs.Rollback, "rollback", c.p.now.path(k), "this user may not remove it: %w", err)
 	}
 	return nil
 }

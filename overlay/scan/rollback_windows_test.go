@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -288,4 +289,33 @@ func TestASymlinkIsMadeOrRefusedBeforeAnythingIsTouched(t *testing.T) {
 		t.Errorf("the error is %v", err)
 	}
 	f.is(before)
+}
+
+// That a program runs from a file is only found out by trying to remove it.
+func TestARollbackThatIsStoppedByARunningProgramIsFinishedWhenItHasEnded(t *testing.T) {
+	f := newFixture(t)
+	f.write("a", "one")
+	f.write("z", "two")
+	want := f.capture()
+	id := f.snapshot()
+	f.write("a", "changed")
+	f.write("z", "changed")
+	program, err := os.ReadFile(os.Args[0])
+	f.must(err)
+	f.write("m.exe", string(program))
+	cmd := exec.Command(f.path("m.exe"))
+	cmd.Env = append(os.Environ(), envIdle+"=1")
+	stdin, err := cmd.StdinPipe()
+	f.must(err)
+	f.must(cmd.Start())
+	_, err = f.w.Rollback(context.Background(), id, overlay.RollbackOptions{})
+	if err != nil && (errs.CodeOf(err) != errs.Rollback || !strings.Contains(err.Error(), "m.exe")) {
+		t.Errorf("the error is %v", err)
+	}
+	t.Logf("while the program runs: %v", err)
+	f.must(stdin.Close())
+	f.must(cmd.Wait())
+	f.reopen()
+	f.is(want)
+	f.sound()
 }
