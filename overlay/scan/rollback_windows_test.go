@@ -319,3 +319,27 @@ func TestARollbackThatIsStoppedByARunningProgramIsFinishedWhenItHasEnded(t *test
 	f.is(want)
 	f.sound()
 }
+
+func TestTheTimesOfAFileThatSomebodyMayWriteToAreNotTrusted(t *testing.T) {
+	f := newFixture(t)
+	f.write("a", "one")
+	for _, c := range []struct {
+		flag    int
+		trusted bool
+	}{{os.O_RDONLY, true}, {os.O_WRONLY, false}, {os.O_RDWR, false}} {
+		held, err := os.OpenFile(f.path("a"), c.flag, 0)
+		f.must(err)
+		st, err := f.w.top.stat("a")
+		f.must(err)
+		writer := hasWriter(held)
+		f.must(held.Close())
+		if trusted := st.ctime != unknownTime; trusted != c.trusted || writer == c.trusted {
+			t.Errorf("opened with %#x: trusted %v, writer %v", c.flag, trusted, writer)
+		}
+	}
+	st, err := f.w.top.stat("a")
+	f.must(err)
+	if st.ctime == unknownTime {
+		t.Error("its times are not trusted when nobody has it open")
+	}
+}
