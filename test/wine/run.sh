@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 PATH="$PATH:/usr/lib/wine"
-for command in wine64 wineserver x86_64-w64-mingw32-gcc; do
+for command in wine64 wineserver x86_64-w64-mingw32-gcc script; do
   command -v "$command" >/dev/null || { echo "$command is missing: bash .ci/setup wine installs it" >&2; exit 1; }
 done
 
@@ -48,6 +48,32 @@ run() {
     touch failed
   fi
 }
+
+# interrupted: Ctrl-C on a terminal is for the command that run runs, which ends with 3 then; what it did is rolled back.
+interrupted() {
+  local code=0
+  mkdir interrupted
+  mkfifo keys
+  printf one >interrupted/a.txt
+  HYPERFS_TEST_INTERRUPTED=a.txt TERM=xterm timeout 60 \
+    script -qec "cd interrupted && wine64 'C:\\run\\hyperfs.exe' run -- 'C:\\run\\test-wine.test.exe'" /dev/null <keys >interrupted.log 2>&1 &
+  exec 3>keys
+  for _ in $(seq 300); do
+    [ "$(cat interrupted/a.txt)" != damaged ] || break
+    sleep 0.1
+  done
+  printf '\003' >&3
+  wait $! || code=$?
+  exec 3>&-
+  if [ "$code" = 3 ] && [ "$(cat interrupted/a.txt)" = one ]; then
+    echo "ok   interrupted"
+  else
+    echo "FAIL interrupted: it ends with $code, and the file holds: $(cat interrupted/a.txt)"
+    cat interrupted.log
+    touch failed
+  fi
+}
+
 run overlay-scan -test.short &
 {
   run strategy -test.run 'TestPureManifestConforms$|TestLinkConforms|Scan|Sum'
@@ -55,6 +81,7 @@ run overlay-scan -test.short &
   run control -test.run Pipe
   run internal-crash
   run test-wine -test.v
+  interrupted
 } &
 wait
 [ ! -e failed ]
