@@ -16,6 +16,9 @@ import (
 
 // All that the command line asks of package fs is in this file.
 
+// howToMakeOne is the hint where no workspace is found.
+const howToMakeOne = "hyperfs mount makes one"
+
 // openMountable opens a workspace, and gives what mounts it.
 func openMountable(ctx context.Context, cfg overlay.Config) (closable, mounter, error) {
 	w, err := patiently(ctx, func() (*overlay.Workspace, error) { return overlay.Open(cfg) })

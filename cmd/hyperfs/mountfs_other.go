@@ -13,6 +13,9 @@ import (
 	"github.com/hyperfs/hyperfs/overlay"
 )
 
+// howToMakeOne is the hint where no workspace is found.
+const howToMakeOne = "hyperfs snapshot makes one"
+
 // checkFuse says that this program can mount nothing here.
 func checkFuse(dir string) error { return hasFuse(dir) }
 

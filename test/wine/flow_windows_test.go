@@ -129,7 +129,7 @@ func TestDiagnosticsTellTheVolume(t *testing.T) {
 
 func TestErrorsHaveTheirExitCodes(t *testing.T) {
 	w := newWorkspace(t)
-	w.fails(5, "not in one", "diff")
+	w.fails(5, "not in one (hyperfs snapshot makes one)", "diff")
 	w.fails(1, "on Linux alone", "mount")
 	w.fails(1, "on Linux alone", "snapshot", "--backend", "fuse")
 	w.fails(1, "on Linux alone", "run", "--backend", "fuse", "--", "cmd.exe")
