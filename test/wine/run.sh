@@ -40,7 +40,7 @@ export HYPERFS_EXE='C:\run\hyperfs.exe'
 run() {
   local name=$1 start=$SECONDS
   shift
-  if timeout 100 wine64 "C:\\run\\$name.test.exe" -test.timeout 90s "$@" >"$name.log" 2>&1; then
+  if timeout 310 wine64 "C:\\run\\$name.test.exe" -test.timeout 300s "$@" >"$name.log" 2>&1; then
     echo "ok   $name ($((SECONDS - start)) s)"
   else
     echo "FAIL $name"
