@@ -2,12 +2,13 @@
 
 GO ?= go
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
-PORTABLE = ./strategy/... ./checkpoint ./overlay ./internal/errs ./internal/gitpatch ./internal/crash ./internal/feed ./internal/parallel
+# All but fs, which is a mount, and the tests of mounts.
+PORTABLE = ./cmd/... ./control ./overlay/... ./checkpoint ./strategy/... ./internal/... ./test/wine
 BENCH ?=
 SOAK ?= 1h
 
 .DEFAULT_GOAL := help
-.PHONY: help build test lint bench demo soak docs clean
+.PHONY: help build test lint wine bench demo soak docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,6 +26,10 @@ lint: ## gofmt, go vet (also for other systems, where a package is meant for the
 	GOOS=darwin $(GO) vet $(PORTABLE)
 	GOOS=windows $(GO) vet $(PORTABLE)
 	$(GO) run $(STATICCHECK) ./...
+
+wine: ## build for Windows and run that under Wine: tests of packages, and the command line
+	bash .ci/setup wine
+	bash test/wine/run.sh
 
 bench: build ## measure against the plain filesystem and what else is installed; BENCH='-quick -lower tmpfs' for flags
 	bash .ci/setup bench

@@ -28,8 +28,7 @@ const baseURL = "http://hyperfs"
 
 // NewClient makes a client of the daemon that listens on socket. Nothing is sent yet.
 func NewClient(socket string) *Client {
-	d := net.Dialer{Timeout: dialTimeout}
-	return newClient(func(ctx context.Context) (net.Conn, error) { return d.DialContext(ctx, "unix", socket) })
+	return newClient(func(ctx context.Context) (net.Conn, error) { return dialSocket(ctx, socket) })
 }
 
 // Dial makes a client of a workspace's daemon, or gives NOT_FOUND if none answers. The path must be absolute, symlinks

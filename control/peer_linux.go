@@ -1,9 +1,7 @@
 package control
 
 import (
-	"io/fs"
 	"net"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -26,13 +24,4 @@ func peerUID(c *net.UnixConn) (int, error) {
 		err = credErr
 	}
 	return uid, err
-}
-
-// ownerOf gives the owner of a file.
-func ownerOf(st fs.FileInfo) (int, bool) {
-	s, ok := st.Sys().(*syscall.Stat_t)
-	if !ok {
-		return -1, false
-	}
-	return int(s.Uid), true
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/hyperfs/hyperfs/overlay"
 )
 
-// Workspace is what the API offers of a workspace. *overlay.Workspace has all of it. Its methods are called concurrently.
+// Workspace is what the API offers of a workspace. *overlay.Workspace and *scan.Workspace have all of it. Its methods are called concurrently.
 type Workspace interface {
 	Root() string
 	Reserve() string
@@ -31,8 +31,6 @@ type Workspace interface {
 	Fsck(ctx context.Context, deep bool) ([]overlay.Problem, error)
 	Subscribe() (<-chan overlay.Event, func())
 }
-
-var _ Workspace = (*overlay.Workspace)(nil)
 
 // Host is the process around the workspace: what has a mount and can end.
 type Host interface {

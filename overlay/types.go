@@ -221,6 +221,8 @@ type Diagnostics struct {
 	Handles     int                     `json:"handles"` // open files and directories
 	Descriptors int                     `json:"descriptors"`
 	Limits      Limits                  `json:"limits"`
+
+	WindowsVolume *WindowsVolume `json:"windows_volume,omitempty"` // on Windows alone
 }
 
 // Degraded says that a tier failed while it was in use, and that preimages have gone to the next one since.

@@ -39,9 +39,12 @@ func inName(c byte) bool {
 	return c == '-' || c == '_' || c == '.'
 }
 
+// allKinds are the tiers of all systems: a store can come from another one.
+var allKinds = []Kind{Reflink, Tmpfs, PosixLink, NtfsLink, PureManifest}
+
 // checkRef refuses what can't have come from a Save of a tier that keeps its preimages here.
 func (p preimages) checkRef(ref Ref) error {
-	if !slices.Contains(Kinds(), ref.Tier) || ref.Tier.Volatile() != p.volatile {
+	if !slices.Contains(allKinds, ref.Tier) || ref.Tier.Volatile() != p.volatile {
 		return fmt.Errorf("a preimage of the tier %q: %w", ref.Tier, fs.ErrInvalid)
 	}
 	if ref.Size < 0 {

@@ -6,11 +6,18 @@ import (
 	"fmt"
 )
 
+// The tiers posix-link and ntfs-link are the same on two families of systems.
+//
 // The tier posix-link keeps the old inode itself: it gets a second name, and the program is given a copy in its place to
 // write to. That takes the name of the file and the knowledge that nobody has it open, so it is for whoever owns the tree
 // to do (see overlay); Save is given no more than an open file, for which there is only the copy.
 
-func openLink(s site) (Strategy, error) { return manifest{s.preimages(), PosixLink}, nil }
+// linkWorks is what a trial that went well has shown.
+const linkWorks = "linked a file, and the link kept its bytes when another file took its name"
+
+func openLink(kind Kind) func(site) (Strategy, error) {
+	return func(s site) (Strategy, error) { return manifest{s.preimages(), kind}, nil }
+}
 
 // tryLink gives a file a second name, puts another file into the place of the first, and looks what the second one holds.
 func tryLink(s site) (err error) {
@@ -18,15 +25,11 @@ func tryLink(s site) (err error) {
 	for _, name := range []string{trialSrc, trialDst} {
 		_ = d.remove(name)
 	}
-	src, err := d.create(trialSrc)
-	if err != nil {
-		return fmt.Errorf("create a file: %w", err)
-	}
-	defer func() { err = firstError(err, src.close(), d.remove(trialSrc)) }()
 	was := []byte("preimage")
-	if err := src.writeAt(was, 0); err != nil {
+	if err := createIn(d, trialSrc, func(src file) error { return src.writeAt(was, 0) }); err != nil {
 		return fmt.Errorf("write a file: %w", err)
 	}
+	defer func() { err = firstError(err, d.remove(trialSrc)) }()
 	if err := d.link(trialSrc, d, trialDst); err != nil {
 		return fmt.Errorf("link a file: %w", err)
 	}

@@ -4,7 +4,10 @@ import (
 	"errors"
 	"io"
 	"os"
+	"runtime"
+	"syscall"
 
+	"github.com/hyperfs/hyperfs/internal/nt"
 	"golang.org/x/sys/windows"
 )
 
@@ -52,77 +55,101 @@ func (f file) truncate(size int64) error { return f.Truncate(size) }
 func (f file) sync() error               { return f.Sync() }
 func (f file) close() error              { return f.Close() }
 
-// dir is a directory that names can't lead out of.
-type dir struct{ root *os.Root }
+// dir is a directory, used through its handle only.
+type dir struct{ h windows.Handle }
+
+const listAccess = windows.FILE_LIST_DIRECTORY | windows.FILE_TRAVERSE | nt.Attributes
 
 // openDir opens d once more, so that d stays the caller's.
 func openDir(d *os.File) (dir, error) {
-	root, err := os.OpenRoot(d.Name())
-	return dir{root}, err
+	defer runtime.KeepAlive(d)
+	return dir{windows.Handle(d.Fd())}.reopen()
 }
 
-// dirOf uses a handle that stays the caller's, by the path that it has now. done releases what that took.
-func dirOf(fd int) (d dir, done func(), err error) {
-	path := make([]uint16, windows.MAX_LONG_PATH)
-	n, err := windows.GetFinalPathNameByHandle(windows.Handle(fd), &path[0], uint32(len(path)), 0)
+// dirOf uses a handle that stays the caller's: do not close it.
+func dirOf(fd int) (d dir, done func(), err error) { return dir{windows.Handle(fd)}, func() {}, nil }
+
+func (d dir) reopen() (dir, error) {
+	h, err := nt.Open(d.h, "", listAccess, nt.ShareAll, windows.FILE_OPEN, windows.FILE_DIRECTORY_FILE)
+	return dir{h}, os.NewSyscallError("NtCreateFile", err)
+}
+
+func (d dir) openFile(name string, access, disposition uint32) (file, error) {
+	h, err := nt.Open(d.h, name, access, nt.ShareAll, disposition, windows.FILE_NON_DIRECTORY_FILE)
 	if err != nil {
-		return dir{}, nil, os.NewSyscallError("GetFinalPathNameByHandle", err)
+		return file{}, os.NewSyscallError("NtCreateFile", err)
 	}
-	root, err := os.OpenRoot(windows.UTF16ToString(path[:n]))
-	if err != nil {
-		return dir{}, nil, err
-	}
-	return dir{root}, func() { _ = root.Close() }, nil
+	return file{os.NewFile(uintptr(h), name)}, nil
 }
 
 // create makes a new file, open for reading and writing.
 func (d dir) create(name string) (file, error) {
-	f, err := d.root.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
-	return file{f}, err
+	return d.openFile(name, windows.FILE_GENERIC_READ|windows.FILE_GENERIC_WRITE, windows.FILE_CREATE)
 }
 
-// open opens a file for reading.
+// open opens a file for reading. What is none is seen in its stat.
 func (d dir) open(name string) (file, error) {
-	f, err := d.root.Open(name)
-	return file{f}, err
+	f, err := d.openFile(name, windows.FILE_GENERIC_READ, windows.FILE_OPEN)
+	if errors.Is(err, syscall.EISDIR) || errors.Is(err, windows.ERROR_ACCESS_DENIED) || errors.Is(err, windows.ERROR_INVALID_NAME) {
+		return d.openOdd(name, err)
+	}
+	return f, err
 }
 
 // openWritable is open for writing too.
 func (d dir) openWritable(name string) (file, error) {
-	f, err := d.root.OpenFile(name, os.O_RDWR, 0)
-	return file{f}, err
+	return d.openFile(name, windows.FILE_GENERIC_READ|windows.FILE_GENERIC_WRITE, windows.FILE_OPEN)
 }
 
-func (d dir) remove(name string) error { return d.root.Remove(name) }
+// openOdd opens what is there under the name of a file, if it is a directory; else it gives back the error.
+func (d dir) openOdd(name string, was error) (file, error) {
+	h, err := nt.Open(d.h, name, nt.Attributes, nt.ShareAll, windows.FILE_OPEN, windows.FILE_DIRECTORY_FILE)
+	if err != nil {
+		return file{}, was
+	}
+	return file{os.NewFile(uintptr(h), name)}, nil
+}
 
-// link gives the file name a second name in the directory to, through paths: there is no call relative to handles.
+func (d dir) remove(name string) error {
+	return os.NewSyscallError("NtSetInformationFile", nt.Remove(d.h, name))
+}
+
+// link gives the file name a second name in the directory to.
 func (d dir) link(name string, to dir, newName string) error {
-	return os.Link(d.root.Name()+`\`+name, to.root.Name()+`\`+newName)
+	return os.NewSyscallError("NtSetInformationFile", nt.Link(d.h, name, to.h, newName))
 }
 
 // sync has nothing to do: NTFS logs changes of a directory in order.
 func (d dir) sync() error  { return nil }
-func (d dir) close() error { return d.root.Close() }
+func (d dir) close() error { return windows.CloseHandle(d.h) }
 
 // each calls fn for every name of the directory.
 func (d dir) each(fn func(name string, st stat) error) error {
-	f, err := d.root.Open(".")
+	names, err := nt.Names(d.h, make([]byte, 64<<10))
 	if err != nil {
-		return err
+		return os.NewSyscallError("GetFileInformationByHandleEx", err)
 	}
-	defer func() { _ = f.Close() }()
-	for {
-		infos, err := f.Readdir(1024)
-		for _, info := range infos {
-			if err := fn(info.Name(), toStat(info)); err != nil {
-				return err
-			}
-		}
-		if err == io.EOF {
-			return nil
-		}
-		if err != nil {
+	for _, name := range names {
+		if err := d.visit(name, fn); err != nil {
 			return err
 		}
 	}
+	return nil
+}
+
+func (d dir) visit(name string, fn func(name string, st stat) error) error {
+	h, err := nt.Open(d.h, name, nt.Attributes, nt.ShareAll, windows.FILE_OPEN, 0)
+	if nt.IsMissing(err) { // removed meanwhile
+		return nil
+	}
+	if err != nil {
+		return os.NewSyscallError("NtCreateFile", err)
+	}
+	f := file{os.NewFile(uintptr(h), name)}
+	st, err := f.stat()
+	_ = f.close() // before fn, which may remove it
+	if err != nil {
+		return err
+	}
+	return fn(name, st)
 }

@@ -31,14 +31,16 @@ type site struct {
 // preimages are the durable ones.
 func (s site) preimages() preimages { return preimages{dir: s.dir, synced: s.o.Sync} }
 
-// tiers gives all tiers, best first.
+// tiers gives the tiers of this system, best first.
 func tiers() []tier {
-	return []tier{
-		{Reflink, "cloned a file, and the clone kept its bytes when the original was written to", tryPut(clone), openReflink},
+	all := []tier{
+		{Reflink, "cloned a file, and the clone kept its bytes when the original was written to", tryClone, openReflink},
 		{Tmpfs, "copied a file in RAM", tryTmpfs, openTmpfs},
-		{PosixLink, "linked a file, and the link kept its bytes when another file took its name", tryLink, openLink},
+		{PosixLink, linkWorks, tryLink, openLink(PosixLink)},
+		{NtfsLink, linkWorks, tryNtfsLink, openLink(NtfsLink)},
 		{PureManifest, "copied a file", tryPut(putCopy), openManifest},
 	}
+	return slices.DeleteFunc(all, func(t tier) bool { return !slices.Contains(kinds, t.kind) })
 }
 
 // tryPut tries a tier that gets bytes into an empty file with put.
@@ -51,9 +53,7 @@ func putCopy(dst, src file) error {
 	return err
 }
 
-var kinds = []Kind{Reflink, Tmpfs, PosixLink, PureManifest}
-
-// Kinds names all tiers, best first.
+// Kinds names the tiers of this system, best first.
 func Kinds() []Kind {
 	return slices.Clone(kinds)
 }
@@ -190,6 +190,4 @@ func join(kinds []Kind) string {
 	return strings.Join(parts, ", ")
 }
 
-func noSpace(err error) bool {
-	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
-}
+func noSpace(err error) bool { return errs.NoSpace(err) }

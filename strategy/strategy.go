@@ -15,6 +15,7 @@ const (
 	Reflink      Kind = "reflink"
 	Tmpfs        Kind = "tmpfs"
 	PosixLink    Kind = "posix-link"
+	NtfsLink     Kind = "ntfs-link"
 	PureManifest Kind = "pure-manifest"
 )
 

@@ -3,6 +3,7 @@ package strategy_test
 import (
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -85,6 +86,10 @@ func TestPureManifestConformsWithSync(t *testing.T) {
 	conform(t, strategy.PureManifest, t.TempDir(), strategy.Options{Sync: true})
 }
 
-func TestPosixLinkConforms(t *testing.T) {
-	conform(t, strategy.PosixLink, t.TempDir(), strategy.Options{})
+func TestLinkConforms(t *testing.T) {
+	kind := strategy.PosixLink
+	if runtime.GOOS == "windows" {
+		kind = strategy.NtfsLink
+	}
+	conform(t, kind, t.TempDir(), strategy.Options{})
 }

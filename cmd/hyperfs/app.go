@@ -45,7 +45,7 @@ func newApp(stdin io.Reader, stdout, stderr io.Writer) *cli.App {
 			jsonFlag(),
 		},
 		Commands: []*cli.Command{
-			runCommand(), mountCommand(), unmountCommand(), statusCommand(), diagnosticsCommand(),
+			runCommand(), mountCommand(), serveCommand(), unmountCommand(), statusCommand(), diagnosticsCommand(),
 			snapshotCommand(), rollbackCommand(), undoCommand(), listCommand(), treeCommand(), showCommand(),
 			diffCommand(), patchCommand(), reconcileCommand(), promoteCommand(), dropCommand(),
 			gcCommand(), fsckCommand(), versionCommand(), completionCommand(), docsCommand(),

@@ -11,7 +11,6 @@ import (
 
 	"github.com/hyperfs/hyperfs/checkpoint"
 	"github.com/hyperfs/hyperfs/control"
-	"github.com/hyperfs/hyperfs/fs"
 	"github.com/hyperfs/hyperfs/internal/errs"
 	"github.com/hyperfs/hyperfs/overlay"
 )
@@ -42,14 +41,11 @@ func chooseBackend(c *cli.Context, dir, store string) (string, error) {
 		return "", errs.New(control.Unsupported, c.Command.Name, dir, "its checkpoints were made by the backend %s", is).
 			WithHint("leave --backend out, or remove " + store + " to give up its checkpoints")
 	case is != "":
-		return is, nil
+		return is, hasBackend(is, dir)
 	case want != backendAuto:
-		return want, nil
+		return want, hasBackend(want, dir)
 	}
-	if err = checkFuse(dir); err == nil {
-		err = fs.Probe()
-	}
-	if err == nil {
+	if err = hasFuse(dir); err == nil {
 		return checkpoint.BackendFuse, nil
 	}
 	if control.CodeOf(err) != control.Unsupported {
@@ -109,10 +105,10 @@ func nothingToMount(c *cli.Context, o mountOptions) error {
 		return errs.New(control.Usage, "mount", "--backend", "%q is none", want).WithHint(strings.Join(backends, ", "))
 	case backend == checkpoint.BackendScan:
 		return errs.New(control.Unsupported, "mount", o.Workspace, "there is nothing to mount: its checkpoints are made by the backend scan").
-			WithHint("snapshot, diff, rollback and run work as it is; remove " + o.storeDir() + " to give up its checkpoints and mount it")
+			WithHint("snapshot, diff, rollback and run work as it is, and hyperfs serve starts a daemon; remove " + o.storeDir() + " to give up its checkpoints and mount it")
 	case want == checkpoint.BackendScan:
 		return errs.New(control.Usage, "mount", "--backend", "there is nothing to mount with the backend scan").
-			WithHint("hyperfs snapshot --backend scan")
+			WithHint("hyperfs snapshot --backend scan, or hyperfs serve for a daemon")
 	}
 	return nil
 }

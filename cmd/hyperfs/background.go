@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
-	"syscall"
 
 	"github.com/urfave/cli/v2"
 
@@ -18,11 +17,11 @@ import (
 	"github.com/hyperfs/hyperfs/internal/errs"
 )
 
-// readyFlag is the hidden flag that makes mount the daemon itself. Its value is the descriptor of a pipe, on which the
-// daemon says one JSON document: an empty object when the mount answers, or why it does not.
+// readyFlag is the hidden flag that makes mount or serve the daemon itself. Its value is the descriptor of a pipe, on which the
+// daemon says one JSON document: an empty object when it answers, or why it does not.
 const readyFlag = "daemon"
 
-// startDaemon starts this program again as a daemon and returns when its mount answers, or with the daemon's error.
+// startDaemon starts this program again as a daemon and returns when it answers, or with the daemon's error.
 func startDaemon(ctx context.Context, o mountOptions) error {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -30,18 +29,24 @@ func startDaemon(ctx context.Context, o mountOptions) error {
 	}
 	defer r.Close()
 	var stderr bytes.Buffer
-	cmd := exec.Command("/proc/self/exe", o.args()...)
-	cmd.Args[0] = os.Args[0]
-	cmd.Dir = "/" // so that it keeps no directory busy
+	program, err := ourProgram()
+	if err != nil {
+		w.Close()
+		return errs.Wrap(control.Internal, "start the daemon", "", err)
+	}
+	cmd := exec.Command(program)
+	cmd.Dir = neutralDir()
 	cmd.Stderr = &stderr
-	cmd.ExtraFiles = []*os.File{w} // descriptor 3
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	err = cmd.Start()
+	number, err := detach(cmd, w)
+	if err == nil {
+		cmd.Args = append([]string{os.Args[0]}, o.args(number)...)
+		err = cmd.Start()
+	}
 	w.Close()
 	if err != nil {
 		return errs.Wrap(control.Internal, "start the daemon", "", err)
 	}
-	stop := context.AfterFunc(ctx, func() { cmd.Process.Signal(syscall.SIGTERM) })
+	stop := context.AfterFunc(ctx, func() { askToEnd(cmd.Process) })
 	defer stop()
 	said, err := io.ReadAll(r)
 	if err != nil {
@@ -68,25 +73,30 @@ func heard(cmd *exec.Cmd, said []byte, stderr *bytes.Buffer) error {
 	return errs.New(control.Internal, "start the daemon", "", "%w: %s", err, strings.TrimSpace(stderr.String()))
 }
 
-// args gives the arguments of the daemon.
-func (o mountOptions) args() []string {
-	args := []string{"mount",
-		"--" + readyFlag, "3",
-		"--at", o.Mountpoint,
-		"--tier", o.Tier,
-		"--no-tmpfs=" + strconv.FormatBool(o.NoTmpfs),
-		"--no-hot=" + strconv.FormatBool(o.Hot.Off),
-		"--hot-file-bytes", strconv.FormatInt(o.Hot.FileBytes, 10),
-		"--hot-total-bytes", strconv.FormatInt(o.Hot.TotalBytes, 10),
-		"--hot-files", strconv.Itoa(o.Hot.Files),
-		"--max-checkpoints", strconv.Itoa(o.MaxCheckpoints),
-		"--sync=" + strconv.FormatBool(o.Sync),
-		"--allow-other=" + strconv.FormatBool(o.AllowOther),
-		"--no-passthrough=" + strconv.FormatBool(o.NoPassthrough),
-		"--large-min", strconv.FormatInt(o.LargeMin, 10),
-		"--block-size", strconv.FormatInt(o.BlockSize, 10),
-		"--debug=" + strconv.FormatBool(o.Debug),
+// args gives the arguments of the daemon, which reports on a descriptor.
+func (o mountOptions) args(ready uintptr) []string {
+	args := []string{"serve"}
+	if !o.Served {
+		args = []string{"mount",
+			"--at", o.Mountpoint,
+			"--no-tmpfs=" + strconv.FormatBool(o.NoTmpfs),
+			"--no-hot=" + strconv.FormatBool(o.Hot.Off),
+			"--hot-file-bytes", strconv.FormatInt(o.Hot.FileBytes, 10),
+			"--hot-total-bytes", strconv.FormatInt(o.Hot.TotalBytes, 10),
+			"--hot-files", strconv.Itoa(o.Hot.Files),
+			"--allow-other=" + strconv.FormatBool(o.AllowOther),
+			"--no-passthrough=" + strconv.FormatBool(o.NoPassthrough),
+			"--large-min", strconv.FormatInt(o.LargeMin, 10),
+			"--block-size", strconv.FormatInt(o.BlockSize, 10),
+		}
 	}
+	args = append(args,
+		"--"+readyFlag, strconv.FormatUint(uint64(ready), 10),
+		"--tier", o.Tier,
+		"--max-checkpoints", strconv.Itoa(o.MaxCheckpoints),
+		"--sync="+strconv.FormatBool(o.Sync),
+		"--debug="+strconv.FormatBool(o.Debug),
+	)
 	if o.Store != "" {
 		args = append(args, "--store", o.Store)
 	}
@@ -97,8 +107,8 @@ func (o mountOptions) args() []string {
 }
 
 // daemonMain is the daemon: it reports on descriptor fd, then works until it is unmounted.
-func daemonMain(o mountOptions, fd int) error {
-	ready := os.NewFile(uintptr(fd), "ready")
+func daemonMain(o mountOptions, fd uintptr) error {
+	ready := os.NewFile(fd, "ready")
 	if ready == nil {
 		return errs.New(control.Usage, "mount", "--"+readyFlag, "%d is no descriptor", fd)
 	}

@@ -7,28 +7,44 @@ import (
 	"net"
 	"os"
 	"os/signal"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/hyperfs/hyperfs/control"
-	"github.com/hyperfs/hyperfs/fs"
 	"github.com/hyperfs/hyperfs/internal/errs"
-	"github.com/hyperfs/hyperfs/overlay"
 )
 
-// daemon has one workspace open and mounted, and answers for it on its socket.
+// view is how programs see the workspace that a daemon has open.
+type view interface {
+	// Unmount takes it away, or fails with BUSY while somebody uses it; if it is to be gone they are left behind.
+	Unmount(gone bool) error
+
+	// Wait returns when it has been taken away, by whomever.
+	Wait()
+
+	// Counters counts what was asked of it, by name.
+	Counters() map[string]uint64
+
+	// InUse tells what the system and our rights allowed.
+	InUse() []control.Feature
+}
+
+// mounter makes the view of an open workspace.
+type mounter func(o mountOptions, log *slog.Logger) (view, error)
+
+// daemon has one workspace open, mounted or as it is, and answers for it on its socket.
 //
 // The limit of open files is as high as it may be: Go's runtime raises the soft limit to the hard one when it starts.
 type daemon struct {
 	opts      mountOptions
 	log       *slog.Logger
 	started   time.Time
-	workspace *overlay.Workspace
+	workspace closable
 	store     *os.File // the store's directory, which an in-place mount hides from path names
-	mount     *fs.Server
+	logs      *os.Root // the same, for the log
+	view      view
 	listener  net.Listener
 	server    *control.Server
 	signals   chan os.Signal
@@ -51,7 +67,7 @@ func newDaemon(o mountOptions, logs *logFile, log *slog.Logger) (d *daemon, err 
 			err = errors.Join(err, undo[i]())
 		}
 	}()
-	if err = checkFuse(o.Mountpoint); err != nil {
+	if err = o.feasible(); err != nil {
 		return d, err
 	}
 	if err = checkStoreOwner(o.storeDir()); err != nil {
@@ -59,7 +75,8 @@ func newDaemon(o mountOptions, logs *logFile, log *slog.Logger) (d *daemon, err 
 	}
 	cfg := o.config()
 	cfg.Logger = log
-	if d.workspace, err = openWorkspace(context.Background(), cfg); err != nil {
+	var mount mounter
+	if d.workspace, mount, err = o.open(context.Background(), cfg); err != nil {
 		return d, err
 	}
 	undo = append(undo, d.workspace.Close)
@@ -67,21 +84,25 @@ func newDaemon(o mountOptions, logs *logFile, log *slog.Logger) (d *daemon, err 
 		return d, err
 	}
 	undo = append(undo, d.store.Close)
-	if err = logs.open(d.store); err != nil {
+	if d.logs, err = os.OpenRoot(d.store.Name()); err != nil {
+		return d, err
+	}
+	undo = append(undo, d.logs.Close)
+	if err = logs.open(d.logs); err != nil {
 		return d, err
 	}
 	if d.listener, err = control.Listen(o.Workspace, o.Mountpoint, log); err != nil {
 		return d, err
 	}
 	undo = append(undo, d.listener.Close)
-	if d.mount, err = mountTree(d.workspace, o, log); err != nil {
+	if d.view, err = mount(o, log); err != nil {
 		return d, err
 	}
 	d.server = control.NewServer(control.Options{
 		Workspace: d.workspace,
 		Host:      d,
 		Logger:    log,
-		SpoolDir:  "/proc/self/fd/" + strconv.Itoa(int(d.store.Fd())),
+		SpoolDir:  spoolDir(d.store),
 	})
 	return d, nil
 }
@@ -93,10 +114,10 @@ func (d *daemon) run() error {
 	go func() { served <- d.server.Serve(d.listener) }()
 	unmounted := make(chan struct{})
 	go func() {
-		d.mount.Wait()
+		d.view.Wait()
 		close(unmounted)
 	}()
-	d.log.Info("mounted", "workspace", d.opts.Workspace, "mountpoint", d.opts.Mountpoint, "version", buildVersion().Version)
+	d.log.Info(d.opts.pick("mounted", "serving"), "workspace", d.opts.Workspace, "mountpoint", d.opts.Mountpoint, "version", buildVersion().Version)
 	for {
 		select {
 		case s := <-d.signals:
@@ -116,14 +137,14 @@ const closePatience = 30 * time.Second
 
 // release closes everything, in the order that lets the next daemon start as soon as anybody hears of it.
 func (d *daemon) release(served <-chan error) error {
-	d.log.Info("unmounted")
+	d.log.Info(d.opts.pick("unmounted", "ending"))
 	watchdog := time.AfterFunc(closePatience, func() {
 		d.log.Error("the store cannot be closed: giving up")
 		os.Exit(1)
 	})
 	defer watchdog.Stop()
 	err := d.server.Close(d.workspace.Close)
-	err = errors.Join(err, <-served, d.store.Close())
+	err = errors.Join(err, <-served, d.logs.Close(), d.store.Close())
 	if err != nil {
 		d.log.Error("ended", "error", err)
 	}
@@ -132,7 +153,7 @@ func (d *daemon) release(served <-chan error) error {
 
 // endNow unmounts on a signal: cleanly if nobody uses the mount, else by detaching it and leaving its users an error.
 func (d *daemon) endNow() {
-	if err := d.mount.Unmount(false); err == nil {
+	if err := d.view.Unmount(false); err == nil {
 		return
 	}
 	if err := d.Unmount(context.Background(), control.UnmountOptions{Force: true}); err != nil {
@@ -146,7 +167,7 @@ func (d *daemon) force() { d.forceOnce.Do(func() { close(d.forced) }) }
 // Info says who answers.
 func (d *daemon) Info() control.Daemon {
 	v := buildVersion()
-	v.Features = featuresInUse(d.mount)
+	v.Features = d.view.InUse()
 	return control.Daemon{
 		Version:    v,
 		PID:        os.Getpid(),
@@ -157,12 +178,8 @@ func (d *daemon) Info() control.Daemon {
 	}
 }
 
-// Counters tells how many requests of the kernel there were, and how many inodes it holds.
-func (d *daemon) Counters() map[string]uint64 {
-	counts := d.mount.Counts()
-	counts["nodes"] = uint64(d.mount.Nodes())
-	return counts
-}
+// Counters counts what programs and the kernel asked for.
+func (d *daemon) Counters() map[string]uint64 { return d.view.Counters() }
 
 // Unmount takes the mount away; run ends then. A lazy one ends when the last open file is closed, a forced one at once.
 func (d *daemon) Unmount(_ context.Context, o control.UnmountOptions) error {
@@ -172,7 +189,7 @@ func (d *daemon) Unmount(_ context.Context, o control.UnmountOptions) error {
 			return errs.New(control.Busy, "unmount", d.opts.Workspace, "it is detached, but a program still uses it").
 				WithHint("end the program, or use --force")
 		}
-	} else if err := d.mount.Unmount(gone); err != nil {
+	} else if err := d.view.Unmount(gone); err != nil {
 		return err
 	}
 	d.detached.Store(gone)

@@ -4,8 +4,6 @@ import (
 	"os"
 	"os/exec"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/hyperfs/hyperfs/control"
 )
 
@@ -14,15 +12,6 @@ const (
 	featureDevice = "/dev/fuse"
 	featureHelper = "fusermount3"
 )
-
-// kernelRelease gives what uname -r prints.
-func kernelRelease() string {
-	var u unix.Utsname
-	if unix.Uname(&u) != nil {
-		return ""
-	}
-	return unix.ByteSliceToString(u.Release[:])
-}
 
 // localFeatures tells what this process would find if it mounted.
 func localFeatures() []control.Feature {

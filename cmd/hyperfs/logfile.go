@@ -6,8 +6,6 @@ import (
 	"log/slog"
 	"os"
 	"sync"
-
-	"golang.org/x/sys/unix"
 )
 
 // maxLog is how large the daemon's log gets, in bytes, before it is set aside. One older log is kept.
@@ -18,7 +16,7 @@ const maxLog = 8 << 20
 type logFile struct {
 	mu    sync.Mutex // guards what follows
 	early bytes.Buffer
-	dir   *os.File
+	dir   *os.Root
 	file  *os.File
 	size  int64
 }
@@ -33,7 +31,7 @@ func newLogger(w io.Writer, debug bool) *slog.Logger {
 }
 
 // open starts the log in the directory dir, which must stay open.
-func (f *logFile) open(dir *os.File) error {
+func (f *logFile) open(dir *os.Root) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.dir = dir
@@ -47,22 +45,24 @@ func (f *logFile) open(dir *os.File) error {
 
 // reopen opens the file, after setting a large one aside. Called with mu held.
 func (f *logFile) reopen() error {
-	dir := int(f.dir.Fd())
-	var st unix.Stat_t
-	if unix.Fstatat(dir, "log", &st, unix.AT_SYMLINK_NOFOLLOW) == nil && st.Size >= maxLog {
-		if err := unix.Renameat(dir, "log", dir, "log.1"); err != nil {
+	size := int64(0)
+	if st, err := f.dir.Lstat("log"); err == nil {
+		size = st.Size()
+	}
+	if size >= maxLog {
+		if err := f.dir.Rename("log", "log.1"); err != nil {
 			return err
 		}
-		st.Size = 0
+		size = 0
 	}
-	fd, err := unix.Openat(dir, "log", unix.O_WRONLY|unix.O_APPEND|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	file, err := f.dir.OpenFile("log", os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
 	if err != nil {
-		return &os.PathError{Op: "open", Path: "log", Err: err}
+		return err
 	}
 	if f.file != nil {
 		f.file.Close()
 	}
-	f.file, f.size = os.NewFile(uintptr(fd), "log"), st.Size
+	f.file, f.size = file, size
 	return nil
 }
 
@@ -91,5 +91,5 @@ func (f *logFile) write(p []byte) (int, error) {
 func (f *logFile) takeStderr() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return unix.Dup3(int(f.file.Fd()), 2, 0)
+	return takeStderr(f.file)
 }

@@ -28,7 +28,7 @@ func mountCommand() *cli.Command {
 		Flags: append(mountFlags(),
 			&cli.StringFlag{Name: "at", EnvVars: []string{"HYPERFS_MOUNTPOINT"}, Usage: "mount at `MOUNTPOINT` instead of over the workspace"},
 			&cli.BoolFlag{Name: "foreground", Aliases: []string{"f"}, Usage: "stay in the foreground and log to stderr too"},
-			&cli.IntFlag{Name: readyFlag, Hidden: true, Usage: "report to this descriptor when the mount answers"},
+			&cli.Uint64Flag{Name: readyFlag, Hidden: true, Usage: "report to this descriptor when the mount answers"},
 			jsonFlag()),
 		Action: arguments(0, 1, mount),
 	}
@@ -60,26 +60,31 @@ func tierNames() []string {
 	return names
 }
 
-// mountFlags are those of mount that run has too.
-func mountFlags() []cli.Flag {
+// storeFlags say how the daemon keeps checkpoints, whatever it shows of the workspace.
+func storeFlags() []cli.Flag {
 	return []cli.Flag{
-		backendFlag(),
 		&cli.StringFlag{Name: "store", EnvVars: []string{envStore}, Usage: "keep checkpoints in `DIR` instead of .hyperfs in the workspace; on the same filesystem"},
 		&cli.StringFlag{Name: "tier", EnvVars: []string{"HYPERFS_TIER"}, Value: "auto", Usage: "how preimages are kept: " + strings.Join(tiers, ", ")},
+		&cli.IntFlag{Name: "max-checkpoints", EnvVars: []string{"HYPERFS_MAX_CHECKPOINTS"}, Value: 1024, Usage: "how many may be active"},
+		&cli.BoolFlag{Name: "sync", EnvVars: []string{"HYPERFS_SYNC"}, Usage: "preimages survive power loss"},
+		&cli.BoolFlag{Name: "debug", EnvVars: []string{"HYPERFS_DEBUG"}, Usage: "log every request"},
+	}
+}
+
+// mountFlags are those of mount that run has too.
+func mountFlags() []cli.Flag {
+	return append([]cli.Flag{backendFlag()}, append(storeFlags(),
 		&cli.BoolFlag{Name: "no-tmpfs", EnvVars: []string{"HYPERFS_NO_TMPFS"}, Usage: "the tier auto never keeps preimages in RAM"},
 		&cli.StringFlag{Name: "tmpfs-dir", EnvVars: []string{"HYPERFS_TMPFS_DIR"}, Usage: "keep preimages in RAM below `DIR`, on a tmpfs (default: below /dev/shm)"},
+		&cli.BoolFlag{Name: "allow-other", EnvVars: []string{"HYPERFS_ALLOW_OTHER"}, Usage: "other users may enter the mount"},
+		&cli.BoolFlag{Name: "no-passthrough", EnvVars: []string{"HYPERFS_NO_PASSTHROUGH"}, Usage: "read and write through the daemon even where the kernel could do it alone"},
 		&cli.BoolFlag{Name: "no-hot", EnvVars: []string{"HYPERFS_NO_HOT"}, Usage: "no hot buffer: small preimages go to the tier too"},
 		&cli.Int64Flag{Name: "hot-file-bytes", EnvVars: []string{"HYPERFS_HOT_FILE_BYTES"}, Value: strategy.DefaultHotLimits.FileBytes, Usage: "how large a preimage in the hot buffer may be; 0 turns it off"},
 		&cli.Int64Flag{Name: "hot-total-bytes", EnvVars: []string{"HYPERFS_HOT_TOTAL_BYTES"}, Value: strategy.DefaultHotLimits.TotalBytes, Usage: "how much of the hot buffer may not be on the disk yet; 0 turns it off"},
 		&cli.IntFlag{Name: "hot-files", EnvVars: []string{"HYPERFS_HOT_FILES"}, Value: strategy.DefaultHotLimits.Files, Usage: "how many preimages in it may not be on the disk yet; 0 turns it off"},
-		&cli.IntFlag{Name: "max-checkpoints", EnvVars: []string{"HYPERFS_MAX_CHECKPOINTS"}, Value: 1024, Usage: "how many may be active"},
-		&cli.BoolFlag{Name: "sync", EnvVars: []string{"HYPERFS_SYNC"}, Usage: "preimages survive power loss"},
-		&cli.BoolFlag{Name: "allow-other", EnvVars: []string{"HYPERFS_ALLOW_OTHER"}, Usage: "other users may enter the mount"},
-		&cli.BoolFlag{Name: "no-passthrough", EnvVars: []string{"HYPERFS_NO_PASSTHROUGH"}, Usage: "read and write through the daemon even where the kernel could do it alone"},
 		&cli.Int64Flag{Name: "large-min", Hidden: true, EnvVars: []string{"HYPERFS_LARGE_MIN"}, Usage: "for tests: keep files of more than `BYTES` block by block"},
 		&cli.Int64Flag{Name: "block-size", Hidden: true, EnvVars: []string{"HYPERFS_BLOCK_SIZE"}, Usage: "for tests: `BYTES` of such a block"},
-		&cli.BoolFlag{Name: "debug", EnvVars: []string{"HYPERFS_DEBUG"}, Usage: "log every request"},
-	}
+	)...)
 }
 
 // mountOptions are the flags of mount, checked.
@@ -96,6 +101,7 @@ type mountOptions struct {
 	AllowOther     bool
 	NoPassthrough  bool
 	Debug          bool
+	Served         bool // without a mount, by the backend scan
 
 	LargeMin, BlockSize int64 // bytes; 0 means overlay's
 }
@@ -201,8 +207,11 @@ func noDaemon(ctx context.Context, dir string) error {
 		}
 		s, err := client.Status(ctx)
 		client.Close()
-		ending := err != nil || !s.Daemon.Detached && !isMounted(s.Daemon.Mountpoint)
+		served := err == nil && s.Daemon.Mountpoint == ""
+		ending := err != nil || !served && !s.Daemon.Detached && !isMounted(s.Daemon.Mountpoint)
 		switch {
+		case served:
+			return errs.New(control.Busy, "mount", dir, "process %d answers for it already, without a mount", s.Daemon.PID).WithHint("hyperfs unmount ends it")
 		case ending && time.Now().Before(deadline):
 		case err == nil && s.Daemon.Detached:
 			return errs.New(control.Busy, "mount", dir, "its last mount is detached, but a program still uses it").
@@ -242,7 +251,7 @@ func mount(c *cli.Context) error {
 	}
 	switch {
 	case c.IsSet(readyFlag):
-		return daemonMain(o, c.Int(readyFlag))
+		return daemonMain(o, uintptr(c.Uint64(readyFlag)))
 	case c.Bool("foreground"):
 		return serveForeground(c, o)
 	}
@@ -269,7 +278,7 @@ func reportMount(c *cli.Context, o mountOptions) error {
 		}
 		return printJSON(c.App.Writer, s)
 	}
-	fmt.Fprintf(c.App.ErrWriter, "mounted %s\n", quote(o.Mountpoint))
+	fmt.Fprintln(c.App.ErrWriter, o.pick("mounted "+quote(o.Mountpoint), "a daemon answers for "+quote(o.Workspace)))
 	if dir, err := os.Getwd(); err == nil && o.inPlace() && within(o.Mountpoint, dir) {
 		fmt.Fprintln(c.App.ErrWriter, `this shell still stands in the directory underneath: cd "$PWD" enters the mount`)
 	}
@@ -279,7 +288,11 @@ func reportMount(c *cli.Context, o mountOptions) error {
 // within reports whether dir, whose symlinks may lead there, is root or below it.
 func within(root, dir string) bool {
 	dir, err := resolve(dir)
-	return err == nil && (dir == root || strings.HasPrefix(dir, strings.TrimSuffix(root, "/")+"/"))
+	if err != nil {
+		return false
+	}
+	rel, err := filepath.Rel(root, dir)
+	return err == nil && filepath.IsLocal(rel)
 }
 
 func unmount(c *cli.Context) error {
@@ -294,7 +307,7 @@ func unmount(c *cli.Context) error {
 		return unmountDead(c, p.dir)
 	}
 	// Our own current directory must not keep the mount busy.
-	if err := os.Chdir("/"); err != nil {
+	if err := os.Chdir(neutralDir()); err != nil {
 		return errs.Wrap(control.Internal, "unmount", p.dir, cause(err))
 	}
 	client := control.NewClient(p.socket)

@@ -15,11 +15,6 @@ const (
 	lockRetry    = 20 * time.Millisecond // between two tries
 )
 
-// openWorkspace opens a workspace for a mount.
-func openWorkspace(ctx context.Context, cfg overlay.Config) (*overlay.Workspace, error) {
-	return patiently(ctx, func() (*overlay.Workspace, error) { return overlay.Open(cfg) })
-}
-
 // patiently opens a store. One that is locked is tried again for a while: a daemon whose mount is gone needs a moment to end,
 // and a command that works without a daemon holds the lock only while it runs.
 func patiently[T any](ctx context.Context, open func() (T, error)) (T, error) {
@@ -52,8 +47,6 @@ func openLocally(ctx context.Context, backend string, cfg overlay.Config) (closa
 			return w, err
 		})
 	}
-	return patiently(ctx, func() (closable, error) {
-		w, err := overlay.Open(cfg)
-		return w, err
-	})
+	w, _, err := openMountable(ctx, cfg)
+	return w, err
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -73,10 +74,11 @@ func paint(on bool, colour, s string) string {
 }
 
 // quote gives a name as it is, or in C's quotes, as git does, where it has control characters, quotes, backslashes or
-// bytes that are not UTF-8: so that a name is one word on one line, and can do nothing to the terminal.
+// bytes that are not UTF-8: so that a name is one word on one line, and can do nothing to the terminal. Where backslashes
+// separate names, they alone are no reason for quotes.
 func quote(name string) string {
 	plain := utf8.ValidString(name) && !strings.ContainsFunc(name, func(r rune) bool {
-		return r == '"' || r == '\\' || !unicode.IsPrint(r)
+		return r == '"' || r == '\\' && filepath.Separator != '\\' || !unicode.IsPrint(r)
 	})
 	if plain {
 		return name

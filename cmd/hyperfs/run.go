@@ -121,7 +121,7 @@ func newRunner(c *cli.Context) (*runner, error) {
 // lookUp finds the program as a shell in dir would. The exit codes are the shell's too.
 func lookUp(dir, name string) (string, error) {
 	path := name
-	if strings.Contains(name, "/") && !filepath.IsAbs(name) {
+	if filepath.Base(name) != name && !filepath.IsAbs(name) {
 		path = filepath.Join(dir, name)
 	}
 	found, err := exec.LookPath(path)

@@ -23,7 +23,7 @@ func newForwarder() *forwarder {
 		for s := range f.ch {
 			keyboard := s == os.Interrupt || s == syscall.SIGQUIT
 			if p := f.target.Load(); p != nil && !(keyboard && fromTerminal) {
-				_ = p.Signal(s) // it may have ended just now
+				passOn(p, s)
 			}
 		}
 	}()

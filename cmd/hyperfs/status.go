@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"maps"
@@ -106,6 +107,9 @@ func hotText(h strategy.HotStats) string {
 
 // mountText says what is mounted by whom.
 func mountText(d control.Daemon) string {
+	if d.Mountpoint == "" && !d.StartedAt.IsZero() {
+		return fmt.Sprintf("none; process %d answers since %s", d.PID, clock(d.StartedAt))
+	}
 	if d.Mountpoint == "" {
 		return "none"
 	}
@@ -124,6 +128,10 @@ func diagnosticsRows(row func(...any), d control.DiagnosticsReply) {
 	row("version", versionText(d.Daemon.Version))
 	for _, f := range d.Daemon.Version.Features {
 		row("feature", featureText(f))
+	}
+	if v := d.WindowsVolume; v != nil {
+		row("volume", fmt.Sprintf("%s; hard links: %s; clones files: %s; Dev Drive: %s; trusted: %s",
+			cmp.Or(v.FileSystem, string(overlay.Unknown)), v.HardLinks, v.BlockClone, v.DevDrive, v.Trusted))
 	}
 	for _, p := range d.Probes {
 		row("probe", fmt.Sprintf("%s %s: %s", p.Kind, yesNo(p.OK), oneLine(p.Reason)))

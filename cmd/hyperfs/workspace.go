@@ -116,7 +116,7 @@ func find(ctx context.Context, c *cli.Context) (place, error) {
 			dir = parent
 			continue
 		}
-		return place{}, errs.New(control.NotFound, "find the workspace", start, "it is not in one").WithHint("hyperfs mount makes one")
+		return place{}, errs.New(control.NotFound, "find the workspace", start, "it is not in one").WithHint(howToMakeOne)
 	}
 }
 

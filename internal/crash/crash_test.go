@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -38,7 +39,8 @@ func TestProcessDiesAtTheNthPassOfThePoint(t *testing.T) {
 			cmd.Env = append(os.Environ(), envChild+"=1", EnvAt+"="+c.at)
 			out, err := cmd.Output()
 			var exit *exec.ExitError
-			killed := errors.As(err, &exit) && exit.Sys().(syscall.WaitStatus).Signal() == syscall.SIGKILL
+			killed := errors.As(err, &exit) && (exit.Sys().(syscall.WaitStatus).Signal() == syscall.SIGKILL ||
+				runtime.GOOS == "windows" && exit.ExitCode() == 128+int(syscall.SIGKILL))
 			if n := strings.Count(string(out), "passed"); n != c.passed || killed != c.killed {
 				t.Errorf("passed %d times and killed: %v (%v), want %d and %v", n, killed, err, c.passed, c.killed)
 			}

@@ -5,7 +5,6 @@ package errs
 import (
 	"errors"
 	"fmt"
-	"syscall"
 )
 
 // Code is a stable name for a kind of failure. Its text is part of the API.
@@ -87,7 +86,7 @@ func Ensure(op, on string, err error) error {
 	if err == nil || errors.As(err, &e) {
 		return err
 	}
-	if errors.Is(err, syscall.ENOSPC) {
+	if NoSpace(err) {
 		return New(Capacity, op, on, "%w", err).WithHint("make room on the filesystem of the store")
 	}
 	return &Error{Code: Internal, Op: op, On: on, Err: err}

@@ -62,8 +62,25 @@ type applier struct {
 	links []int32 // names that become further names of an inode, when all inodes are there
 }
 
-func (a *applier) failed(i int32, err error) error {
-	return errs.Ensure("rollback", a.p.want.path(i), err)
+func (a *applier) failed(i int32, err error) error { return applyFailed(a.p.want.path(i), err) }
+
+// applyFailed is the error for a path that a rollback could not change. The intent stays: who is told what to do can have it
+// finished.
+func applyFailed(path string, err error) error {
+	var e *errs.Error
+	why := ""
+	switch {
+	case errors.As(err, &e):
+	case isInUse(err):
+		why = "another program has it open"
+	case openBlocks && isDenied(err):
+		why = "another program may be running from it"
+	}
+	if why == "" {
+		return errs.Ensure("rollback", path, err)
+	}
+	return errs.New(errs.Rollback, "rollback", path, "%s: %w", why, err).
+		WithHint("end that program; the next hyperfs command then finishes the rollback")
 }
 
 // errNewer says that something was changed after the undo checkpoint was made.
@@ -81,7 +98,7 @@ func (a *applier) dir(d dir, i int32) error {
 	}
 	for _, k := range p.extra[i] {
 		if err := a.remove(d, k); err != nil {
-			return errs.Ensure("rollback", p.now.path(k), err)
+			return applyFailed(p.now.path(k), err)
 		}
 	}
 	crash.Point("scan-removed")
@@ -137,7 +154,7 @@ func (a *applier) unchanged(d dir, k int32) error {
 // given it by another name.
 func (a *applier) sameTimes(k int32, is *stat) bool {
 	was := &a.p.now.entries[k]
-	if was.nlink == 1 && was.flags&flagUnstable == 0 {
+	if was.nlink == 1 && was.flags&flagUnstable == 0 && was.ctime != unknownTime {
 		return was.mtime == is.mtime && was.ctime == is.ctime
 	}
 	i, used := a.p.user[was.first]
@@ -224,7 +241,7 @@ func (a *applier) make(d dir, i int32) error {
 	tmp := tempName()
 	var err error
 	if e.isRegular() && e.ref.Name != "" {
-		err = a.w.backups.Materialize(e.ref, d.fd, tmp, false)
+		err = a.w.backups.Materialize(e.ref, d.descriptor(), tmp, false)
 	} else {
 		err = d.special(tmp, e)
 	}
@@ -236,11 +253,16 @@ func (a *applier) make(d dir, i int32) error {
 		_ = d.unlink(tmp)
 		return err
 	}
-	if err := a.put(d, tmp, i); err != nil {
-		_ = d.unlink(tmp)
-		return err
+	if syncsFiles && a.w.cfg.Sync && e.isRegular() {
+		err = d.syncFile(tmp)
 	}
-	return nil
+	if err == nil {
+		err = a.put(d, tmp, i)
+	}
+	if err != nil {
+		_ = d.unlink(tmp)
+	}
+	return err
 }
 
 // put renames tmp to the name of i, in the place of what now has there.

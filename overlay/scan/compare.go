@@ -32,7 +32,7 @@ func sameData(a, b *entry, holes bool) bool {
 	case modeRegular:
 		return sameContent(a, b, holes)
 	case modeSymlink:
-		return a.target == b.target
+		return a.target == b.target && a.rdev == b.rdev
 	case modeChar, modeBlock:
 		return a.rdev == b.rdev
 	}

@@ -1,42 +1,22 @@
 package scan
 
 import (
-	"bytes"
 	"errors"
 	"os"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/hyperfs/hyperfs/checkpoint"
 	"golang.org/x/sys/unix"
 )
 
-// dir is an open directory. Everything in it is reached by its name from here: no path is longer than a name, and no
-// symlink is followed.
-type dir struct{ fd int }
-
-func openTop(path string) (dir, error) {
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	return dir{fd}, err
-}
-
-func (d dir) close() { _ = unix.Close(d.fd) }
-
 // sync makes all changes of d's filesystem last over a loss of power.
 func (d dir) sync() error { return unix.Syncfs(d.fd) }
 
-// sub opens a directory in d.
-func (d dir) sub(name string) (dir, error) {
-	fd, err := unix.Openat(d.fd, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	return dir{fd}, err
-}
+// syncsFiles says that sync is not enough.
+const syncsFiles = false
 
-// again opens d once more, with a position of its own.
-func (d dir) again() (dir, error) {
-	fd, err := unix.Openat(d.fd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	return dir{fd}, err
-}
+func (dir) syncFile(string) error { return nil }
 
 // names lists the directory, sorted.
 func (d dir) names(buf []byte) ([]string, error) {
@@ -98,15 +78,6 @@ func toStat(st *unix.Statx_t) stat {
 
 func nanoseconds(t unix.StatxTimestamp) int64 { return t.Sec*1e9 + int64(t.Nsec) }
 
-// open opens a regular file for reading. It waits for nothing, whatever name leads to by now.
-func (d dir) open(name string) (*os.File, error) {
-	fd, err := unix.Openat(d.fd, name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, err
-	}
-	return os.NewFile(uintptr(fd), name), nil
-}
-
 // hasWriter reports whether somebody has the file open for writing or mapped so, as far as that can be known: a lease
 // for reading is only given where nobody has.
 func hasWriter(f *os.File) bool {
@@ -117,18 +88,8 @@ func hasWriter(f *os.File) bool {
 	return false
 }
 
-func (d dir) readlink(name string) (string, error) {
-	for size := 256; ; size *= 4 {
-		buf := make([]byte, size)
-		n, err := unix.Readlinkat(d.fd, name, buf)
-		if err != nil {
-			return "", err
-		}
-		if n < size {
-			return string(buf[:n]), nil
-		}
-	}
-}
+// noXattr says that there is no such extended attribute.
+const noXattr = unix.ENODATA
 
 // procPath names what a descriptor refers to. Calls that follow it reach that very inode, a symlink too.
 func procPath(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
@@ -149,60 +110,6 @@ func xattrsOf(path string) ([]checkpoint.Xattr, error) {
 		func(x string, b []byte) (int, error) { return unix.Getxattr(path, x, b) })
 }
 
-func readXattrs(list func([]byte) (int, error), get func(string, []byte) (int, error)) ([]checkpoint.Xattr, error) {
-	names, err := growing(list)
-	if err == unix.EOPNOTSUPP || err == nil && len(names) == 0 {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	var xs []checkpoint.Xattr
-	for _, name := range bytes.Split(bytes.TrimSuffix(names, []byte{0}), []byte{0}) {
-		v, err := growing(func(b []byte) (int, error) { return get(string(name), b) })
-		if err == unix.ENODATA {
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		xs = append(xs, checkpoint.Xattr{Name: string(name), Value: v})
-	}
-	slices.SortFunc(xs, func(a, b checkpoint.Xattr) int { return strings.Compare(a.Name, b.Name) })
-	return xs, nil
-}
-
-// growing calls a function of the xattr family with a buffer that is large enough.
-func growing(fn func([]byte) (int, error)) ([]byte, error) {
-	var small [256]byte
-	n, err := fn(small[:])
-	if err == nil {
-		return append([]byte{}, small[:n]...), nil
-	}
-	for err == unix.ERANGE {
-		if n, err = fn(nil); err != nil {
-			return nil, err
-		}
-		buf := make([]byte, n+64)
-		if n, err = fn(buf); err == nil {
-			return buf[:n], nil
-		}
-	}
-	return nil, err
-}
-
-func (d dir) mkdir(name string) error  { return unix.Mkdirat(d.fd, name, 0o700) }
-func (d dir) unlink(name string) error { return unix.Unlinkat(d.fd, name, 0) }
-func (d dir) rmdir(name string) error  { return unix.Unlinkat(d.fd, name, unix.AT_REMOVEDIR) }
-func (d dir) rename(name, newName string) error {
-	return unix.Renameat(d.fd, name, d.fd, newName)
-}
-
-// link gives name, which is not followed, a second name in the directory to.
-func (d dir) link(name string, to dir, newName string) error {
-	return unix.Linkat(d.fd, name, to.fd, newName, 0)
-}
-
 // special makes what is neither a file with content nor a directory.
 func (d dir) special(name string, e *entry) error {
 	switch e.kind() {
@@ -213,6 +120,9 @@ func (d dir) special(name string, e *entry) error {
 	}
 	return unix.Mknodat(d.fd, name, e.kind()|0o600, int(e.rdev))
 }
+
+// makeable reports whether special can make such a thing.
+func makeable(*entry) bool { return true }
 
 // chmod sets the mode of what is no symlink.
 func (d dir) chmod(name string, mode uint32) error {
@@ -250,7 +160,13 @@ func dressFd(fd int, e *entry) error {
 			return err
 		}
 	}
-	if err := applyXattrs(path, e.xattrs); err != nil {
+	xattrs, err := xattrsOf(path)
+	if err != nil {
+		return err
+	}
+	err = applyXattrs(xattrs, e.xattrs, func(x string, v []byte) error { return unix.Setxattr(path, x, v, 0) },
+		func(x string) error { return unix.Removexattr(path, x) })
+	if err != nil {
 		return err
 	}
 	if e.kind() != modeSymlink {
@@ -266,53 +182,6 @@ func dressFd(fd int, e *entry) error {
 	return unix.UtimesNanoAt(unix.AT_FDCWD, path, []unix.Timespec{{Nsec: unix.UTIME_OMIT}, unix.NsecToTimespec(e.mtime)}, 0)
 }
 
-// applyXattrs makes the extended attributes of what path names equal to want.
-func applyXattrs(path string, want []checkpoint.Xattr) error {
-	now, err := xattrsOf(path)
-	if err != nil {
-		return err
-	}
-	for _, x := range now {
-		if findXattr(want, x.Name) == nil {
-			if err := unix.Removexattr(path, x.Name); err != nil && err != unix.ENODATA {
-				return err
-			}
-		}
-	}
-	for _, x := range want {
-		if is := findXattr(now, x.Name); is != nil && bytes.Equal(is.Value, x.Value) {
-			continue
-		}
-		if err := unix.Setxattr(path, x.Name, x.Value, 0); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func findXattr(xs []checkpoint.Xattr, name string) *checkpoint.Xattr {
-	for i := range xs {
-		if xs[i].Name == name {
-			return &xs[i]
-		}
-	}
-	return nil
-}
-
-// mayOwn reports whether this user can give an inode such an owner.
-func mayOwn(uid, gid uint32) bool {
-	if os.Geteuid() == 0 {
-		return true
-	}
-	groups, err := os.Getgroups()
-	return int(uid) == os.Geteuid() && err == nil && (int(gid) == os.Getegid() || slices.Contains(groups, int(gid)))
-}
-
-// owns reports whether this user may change the attributes of an inode.
-func owns(st *stat) bool { return privileged() || int(st.uid) == os.Geteuid() }
-
-func privileged() bool { return os.Geteuid() == 0 }
-
 // stableBirth reports whether birth times of the filesystem stay what they are: on an overlayfs they change with a
 // file's first write.
 func stableBirth(d dir) bool {
@@ -320,10 +189,3 @@ func stableBirth(d dir) bool {
 	var fs unix.Statfs_t
 	return unix.Fstatfs(d.fd, &fs) == nil && int64(fs.Type) != overlayfsMagic
 }
-
-// isMissing reports whether an error says that a name is not there, or leads to something else than it did.
-func isMissing(err error) bool {
-	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENOTDIR)
-}
-
-func isDenied(err error) bool { return errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM) }

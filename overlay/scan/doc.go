@@ -7,6 +7,7 @@
 // A file whose inode, size, mtime and ctime are those of an earlier manifest holds what it held then, unless its ctime is
 // not clearly older than that manifest: then a later change may have the same ctime, and the content is compared (see
 // manifest.racy). So is a file that somebody had open for writing, since what is stored through a mapping changes no time.
+// On Windows a file that somebody has open for writing has no ctime to trust, and is found by opening it without them.
 //
 // # Order
 //

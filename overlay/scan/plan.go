@@ -20,6 +20,7 @@ type plan struct {
 	extra  map[int32][]int32 // entries of now that must go, by the directory of want that they are in
 	todo   []bool            // for each directory of want: something in it or below it must be done
 	dirs   []bool            // directories of want whose attributes must be set
+	stays  []bool            // entries of now whose name keeps its inode: see leaves
 	counts counts
 }
 
@@ -140,6 +141,15 @@ func (w *Workspace) verify(ctx context.Context, p *plan) error {
 	if err := p.removable(); err != nil {
 		return err
 	}
+	if err := w.checkCase(p); err != nil {
+		return err
+	}
+	if err := w.checkLinks(p); err != nil {
+		return err
+	}
+	if err := w.checkInUse(p); err != nil {
+		return err
+	}
 	var wanted []int32
 	for i := range p.want.entries {
 		e := &p.want.entries[i]
@@ -179,6 +189,8 @@ func (p *plan) possible(i int32) error {
 		return refuse("it belonged to user %d and group %d, and only root can give it back", e.uid, e.gid)
 	case made && !privileged() && (e.kind() == modeChar || e.kind() == modeBlock):
 		return refuse("it was a device, which only root can make")
+	case made && !e.isDir() && !makeable(e):
+		return refuse("it was a %s, which can't be made here", typeName(e.mode))
 	case p.changesOthers(i):
 		return refuse("it belongs to user %d, and only they and root can change it", p.now.entries[p.at[i]].uid)
 	case made && e.isRegular() && e.size > 0 && (e.ref == strategy.Ref{}):

@@ -210,11 +210,7 @@ func (w *Workspace) syncDir(name string) error {
 	if !w.cfg.Sync {
 		return nil
 	}
-	d, err := os.Open(name)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return syncDirectory(name)
 }
 
 // manifest reads the manifest of a checkpoint. One that is missing or corrupt is an integrity error.

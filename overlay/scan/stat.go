@@ -1,5 +1,7 @@
 package scan
 
+import "math"
+
 // The type bits of st_mode, as POSIX has them on every system that hyperfs knows.
 const (
 	modeType    = 0o170000
@@ -11,13 +13,17 @@ const (
 	modeSymlink = 0o120000
 	modeSocket  = 0o140000
 	modePerm    = 0o7777
+	modeShown   = modeType | modePerm // above, a system may have attributes of its own
 )
+
+// unknownTime is the ctime of a file whose times tell nothing. It is compared by content every time.
+const unknownTime = math.MaxInt64
 
 // stat is what a manifest keeps of an inode. Fields that a system does not have are 0.
 type stat struct {
 	mode     uint32 // type and permission bits of stat(2)
 	uid, gid uint32
-	rdev     uint64 // of devices
+	rdev     uint64 // of devices; of symlinks what kind of link it is, on systems that have several
 	nlink    uint32
 	size     int64 // bytes; of regular files and symlinks
 	mtime    int64 // ns since 1970, as all times
@@ -31,6 +37,9 @@ type stat struct {
 func (s *stat) kind() uint32    { return s.mode & modeType }
 func (s *stat) isDir() bool     { return s.kind() == modeDir }
 func (s *stat) isRegular() bool { return s.kind() == modeRegular }
+
+// linkJunction is a bit of stat.rdev: the symlink is a junction of Windows, or a volume mounted there.
+const linkJunction = 1
 
 // inode names an inode as long as it lives.
 type inode struct{ dev, ino uint64 }

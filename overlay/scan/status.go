@@ -27,6 +27,10 @@ func (w *Workspace) Status() overlay.Status {
 // Diagnostics gives everything that the workspace knows about itself. It looks at no more than the store's own directories.
 func (w *Workspace) Diagnostics() overlay.Diagnostics {
 	d := overlay.Diagnostics{Status: w.Status(), Probes: w.backups.probes, Active: w.history.list(isActive)}
+	if w.volume != nil {
+		v := *w.volume
+		d.WindowsVolume = &v
+	}
 	w.admin.Lock()
 	defer w.admin.Unlock()
 	if w.check("diagnostics") != nil {

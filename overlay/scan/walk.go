@@ -143,6 +143,9 @@ func wrapped(path string, err error) error {
 	if errors.Is(err, errChanged) {
 		return errs.Wrap(errs.Busy, "scan", path, err)
 	}
+	if isInUse(err) {
+		return errs.New(errs.Busy, "scan", path, "another program has it open and lets nobody read it: %w", err).WithHint("end that program, or try again")
+	}
 	return err
 }
 

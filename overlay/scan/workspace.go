@@ -28,8 +28,9 @@ type Workspace struct {
 	log      *slog.Logger
 	top      dir // the workspace
 	births   bool
-	clock    *os.File // a file in the store, whose ctime is the filesystem's time
-	slow     bool     // the store is on another filesystem, whose clock may be another one
+	volume   *overlay.WindowsVolume // nil but on Windows
+	clock    *os.File               // a file in the store, whose ctime is the filesystem's time
+	slow     bool                   // the store is on another filesystem, whose clock may be another one
 	lifts    lifts
 	store    *checkpoint.Store
 	backups  *backups
@@ -129,6 +130,7 @@ func (w *Workspace) openRoot() error {
 		return errs.New(errs.Path, "open workspace", w.cfg.Workspace, "%w", plain(err))
 	}
 	w.births = stableBirth(w.top)
+	w.volume = volumeAround(w.top, w.root)
 	return nil
 }
 
@@ -178,7 +180,7 @@ func (w *Workspace) checkStore() error {
 		return errs.New(errs.Path, "open store", w.storeAt, "%w", plain(err))
 	}
 	w.storeAt = real
-	if strings.HasPrefix(real+"/", w.root+"/") && real != filepath.Join(w.root, overlay.StoreName) {
+	if rel, err := filepath.Rel(w.root, real); err == nil && filepath.IsLocal(rel) && rel != overlay.StoreName {
 		return errs.New(errs.Path, "open store", w.cfg.Store, "it is inside the workspace").
 			WithHint("leave it out for " + overlay.StoreName + ", or name a directory outside")
 	}
@@ -235,10 +237,7 @@ const foreignClock = 3e9
 
 // now gives the time that the filesystem would give to a change made now.
 func (w *Workspace) now() (int64, error) {
-	if _, err := w.clock.WriteAt([]byte{0}, 0); err != nil {
-		return 0, err
-	}
-	st, err := statFile(w.clock)
+	st, err := tick(w.clock)
 	if w.slow {
 		st.ctime -= foreignClock
 	}

@@ -67,5 +67,5 @@ var contents = map[string]content{
 	"holes in front, between, behind":         sparse(9*mib+1, piece{1 * mib, random(300000)}, piece{6 * mib, random(4096)}),
 	"data up to an odd end after a hole":      sparse(2*mib+7, piece{2 * mib, random(7)}),
 	"zeros that were written, between others": sparse(3*mib, piece{0, random(mib)}, piece{mib, make([]byte, mib)}, piece{2 * mib, random(mib)}),
-	"six gigabytes with little in them":       sparse(6<<30, piece{0, random(10)}, piece{5<<30 + 4096, random(4096)}, piece{6<<30 - 1, []byte{1}}),
+	"a lot of nothing with little in it":      sparse(huge, piece{0, random(10)}, piece{huge / 6 * 5 &^ 4095, random(4096)}, piece{huge - 1, []byte{1}}),
 }

@@ -7,6 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// huge is the size of a file that is hardly anything but holes, in bytes: more than 32 bits can tell.
+const huge = 6 << 30
+
 // slack is what a filesystem may allocate beyond the data (its own structures, rounding, preallocation), or save.
 const slack = 256 << 10 // bytes
 

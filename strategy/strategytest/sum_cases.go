@@ -54,7 +54,7 @@ func sumSeesPlaces(b *bench) {
 		sparse(12288, piece{0, data}, piece{8192, data}),
 		sparse(4096, piece{0, data}),
 		sparse(4097, piece{0, data}),
-		sparse(6 << 30),
+		sparse(huge),
 	} {
 		sum := b.sum(c, fmt.Sprint("content", i))
 		if j, ok := seen[sum]; ok {

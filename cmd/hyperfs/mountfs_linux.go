@@ -1,8 +1,10 @@
 package main
 
 import (
+	"context"
 	"log/slog"
 	"os"
+	"strconv"
 
 	"golang.org/x/sys/unix"
 
@@ -12,17 +14,52 @@ import (
 	"github.com/hyperfs/hyperfs/overlay"
 )
 
-// mountTree puts the FUSE view of a workspace where the options say. All that the command line asks of package fs is in
-// this file.
-func mountTree(w *overlay.Workspace, o mountOptions, log *slog.Logger) (*fs.Server, error) {
-	return fs.Mount(w.Tree(), o.Mountpoint, fs.Options{
-		AllowOther:    o.AllowOther,
-		Debug:         o.Debug,
-		InPlace:       o.inPlace(),
-		NoPassthrough: o.NoPassthrough,
-		Logger:        log,
-	})
+// All that the command line asks of package fs is in this file.
+
+// howToMakeOne is the hint where no workspace is found.
+const howToMakeOne = "hyperfs mount makes one"
+
+// openMountable opens a workspace, and gives what mounts it.
+func openMountable(ctx context.Context, cfg overlay.Config) (closable, mounter, error) {
+	w, err := patiently(ctx, func() (*overlay.Workspace, error) { return overlay.Open(cfg) })
+	if err != nil {
+		return nil, nil, err
+	}
+	return w, func(o mountOptions, log *slog.Logger) (view, error) {
+		s, err := fs.Mount(w.Tree(), o.Mountpoint, fs.Options{
+			AllowOther:    o.AllowOther,
+			Debug:         o.Debug,
+			InPlace:       o.inPlace(),
+			NoPassthrough: o.NoPassthrough,
+			Logger:        log,
+		})
+		return fuseView{s}, err
+	}, nil
 }
+
+// fuseView is a mount.
+type fuseView struct{ *fs.Server }
+
+// Counters tells how many requests of the kernel there were, and how many inodes it holds.
+func (v fuseView) Counters() map[string]uint64 {
+	counts := v.Counts()
+	counts["nodes"] = uint64(v.Nodes())
+	return counts
+}
+
+// hasFuse fails where this user, or this program, can mount nothing at all.
+func hasFuse(mountpoint string) error {
+	if err := checkFuse(mountpoint); err != nil {
+		return err
+	}
+	return fs.Probe()
+}
+
+// hasBackend says that this program has both backends.
+func hasBackend(string, string) error { return nil }
+
+// spoolDir names the store's directory also where a mount hides its path.
+func spoolDir(store *os.File) string { return "/proc/self/fd/" + strconv.Itoa(int(store.Fd())) }
 
 // checkFuse fails where this user cannot mount, before anything is made for the mount.
 func checkFuse(mountpoint string) error {
@@ -62,9 +99,9 @@ func isMounted(dir string) bool {
 	return mounted && err == nil
 }
 
-// featuresInUse tells what the kernel and our rights allowed.
-func featuresInUse(s *fs.Server) []control.Feature {
-	f := s.Features()
+// InUse tells what the kernel and our rights allowed.
+func (v fuseView) InUse() []control.Feature {
+	f := v.Features()
 	list := []control.Feature{
 		{Name: "protocol", On: true, Note: f.Protocol},
 		{Name: "passthrough", On: f.Passthrough, Note: f.PassthroughReason},

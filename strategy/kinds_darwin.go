@@ -1,0 +1,3 @@
+package strategy
+
+var kinds = []Kind{Reflink, PosixLink, PureManifest}

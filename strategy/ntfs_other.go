@@ -1,0 +1,8 @@
+//go:build !windows
+
+package strategy
+
+import "errors"
+
+// tryNtfsLink is for Windows: see kinds.
+func tryNtfsLink(site) error { return errors.ErrUnsupported }

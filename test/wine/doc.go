@@ -1,0 +1,2 @@
+// Package wine holds the tests of the command line on Windows. run.sh builds them and runs them under Wine.
+package wine
