@@ -31,12 +31,6 @@ func (l *logTx) mark(flag *atomic.Uint64, value uint64) {
 	l.marks = append(l.marks, mark{flag, value})
 }
 
-func (l *logTx) markIf(is bool, flag *atomic.Uint64, value uint64) {
-	if is {
-		l.mark(flag, value)
-	}
-}
-
 // record commits what fn writes to the undo log. When it returns nil, the records are there.
 func (t *Tree) record(fn func(*logTx) error) error {
 	var l logTx
