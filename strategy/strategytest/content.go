@@ -64,7 +64,7 @@ var contents = map[string]content{
 	"a small hole in front":                   sparse(8192, piece{4096, random(4096)}),
 	"a small hole behind":                     sparse(40000, piece{0, random(4096)}),
 	"nothing but a hole":                      sparse(5 * mib),
-	"holes in front, between, behind":         sparse(9*mib+1, piece{1 * mib, random(300000)}, piece{6 * mib, random(4096)}),
+	"holes in front, between, behind":         sparse(5*mib+1, piece{1 * mib, random(300000)}, piece{3 * mib, random(4096)}),
 	"data up to an odd end after a hole":      sparse(2*mib+7, piece{2 * mib, random(7)}),
 	"zeros that were written, between others": sparse(3*mib, piece{0, random(mib)}, piece{mib, make([]byte, mib)}, piece{2 * mib, random(mib)}),
 	"a lot of nothing with little in it":      sparse(huge, piece{0, random(10)}, piece{huge / 6 * 5 &^ 4095, random(4096)}, piece{huge - 1, []byte{1}}),

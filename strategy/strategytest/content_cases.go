@@ -46,8 +46,8 @@ func restoreOverwrites(b *bench) {
 		ref := b.save(b.file(name, c), name)
 		for shape, old := range map[string]content{
 			"empty":       {},
-			"longer":      dense(int(min(c.size, 9*mib)) + 100000),
-			"other bytes": dense(int(min(c.size, 9*mib))),
+			"longer":      dense(int(min(c.size, 5*mib)) + 100000),
+			"other bytes": dense(int(min(c.size, 5*mib))),
 			"hole":        sparse(c.size),
 			"same":        c,
 		} {
@@ -63,12 +63,12 @@ func restoreOverwrites(b *bench) {
 func restoreAfterInterruption(b *bench) {
 	c := contents["holes in front, between, behind"]
 	ref := b.saved(c)
-	dst := b.file("dst", dense(9*mib))
+	dst := b.file("dst", dense(5*mib))
 	b.must(b.s.Restore(ref, dst))
 	// As if the first try had died in the middle: part of it is there, the rest is something else.
-	_, err := dst.WriteAt(random(mib), 5*mib)
+	_, err := dst.WriteAt(random(mib), 3*mib)
 	b.must(err)
-	b.must(dst.Truncate(7 * mib))
+	b.must(dst.Truncate(4 * mib))
 	b.must(b.s.Restore(ref, dst))
 	b.fileHolds(dst, c)
 }
