@@ -6,38 +6,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// volume is a filesystem, by the descriptor of a directory on it.
-type volume struct{ fd int }
-
-func openVolume(dir string) (volume, error) {
-	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	return volume{fd}, err
-}
-
-func (v volume) close() error { return unix.Close(v.fd) }
-
-// free is how many bytes can be written.
-func (v volume) free() int64 {
-	var st unix.Statfs_t
-	if err := unix.Fstatfs(v.fd, &st); err != nil {
-		return 0
-	}
-	return int64(st.Bavail) * int64(st.Bsize)
-}
-
 // allocate makes a file take n bytes, and reports whether it could.
 func allocate(f *os.File, n int64) bool {
 	err := unix.FcntlFstore(f.Fd(), unix.F_PREALLOCATE, &unix.Fstore_t{
 		Flags: unix.F_ALLOCATEALL, Posmode: unix.F_PEOFPOSMODE, Length: n,
 	})
 	return err == nil && f.Truncate(n) == nil
-}
-
-// allocated gives the bytes that a file takes on disk.
-func allocated(path string) int64 {
-	var st unix.Stat_t
-	if err := unix.Lstat(path, &st); err != nil {
-		return 0
-	}
-	return st.Blocks * 512
 }

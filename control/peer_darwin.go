@@ -1,27 +1,12 @@
 package control
 
-import (
-	"net"
+import "golang.org/x/sys/unix"
 
-	"golang.org/x/sys/unix"
-)
-
-// peerUID gives the user that a connection came from (LOCAL_PEERCRED, unix(4)).
-func peerUID(c *net.UnixConn) (int, error) {
-	raw, err := c.SyscallConn()
+// credentialsOf gives the user at the other end of a socket (LOCAL_PEERCRED, unix(4)).
+func credentialsOf(fd int) (int, error) {
+	cred, err := unix.GetsockoptXucred(fd, unix.SOL_LOCAL, unix.LOCAL_PEERCRED)
 	if err != nil {
 		return -1, err
 	}
-	uid := -1
-	var credErr error
-	err = raw.Control(func(fd uintptr) {
-		var cred *unix.Xucred
-		if cred, credErr = unix.GetsockoptXucred(int(fd), unix.SOL_LOCAL, unix.LOCAL_PEERCRED); credErr == nil {
-			uid = int(cred.Uid)
-		}
-	})
-	if err == nil {
-		err = credErr
-	}
-	return uid, err
+	return int(cred.Uid), nil
 }

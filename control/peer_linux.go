@@ -1,27 +1,12 @@
 package control
 
-import (
-	"net"
+import "golang.org/x/sys/unix"
 
-	"golang.org/x/sys/unix"
-)
-
-// peerUID gives the user that a connection came from (SO_PEERCRED, unix(7)).
-func peerUID(c *net.UnixConn) (int, error) {
-	raw, err := c.SyscallConn()
+// credentialsOf gives the user at the other end of a socket (SO_PEERCRED, unix(7)).
+func credentialsOf(fd int) (int, error) {
+	cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
 	if err != nil {
 		return -1, err
 	}
-	uid := -1
-	var credErr error
-	err = raw.Control(func(fd uintptr) {
-		var cred *unix.Ucred
-		if cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); credErr == nil {
-			uid = int(cred.Uid)
-		}
-	})
-	if err == nil {
-		err = credErr
-	}
-	return uid, err
+	return int(cred.Uid), nil
 }

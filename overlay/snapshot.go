@@ -14,6 +14,7 @@ import (
 	"github.com/hyperfs/hyperfs/checkpoint"
 	"github.com/hyperfs/hyperfs/internal/crash"
 	"github.com/hyperfs/hyperfs/internal/errs"
+	"github.com/hyperfs/hyperfs/internal/githead"
 	"github.com/oklog/ulid/v2"
 	"golang.org/x/sys/unix"
 )
@@ -76,7 +77,7 @@ func (w *Workspace) newCheckpoint(o SnapshotOptions) (checkpoint.Checkpoint, err
 	return checkpoint.Checkpoint{
 		ID: o.ID, Parent: o.Parent, Branch: cmp.Or(o.Branch, "main"), Subagent: o.Subagent, Agent: o.Agent,
 		CreatedBy: cmp.Or(o.CreatedBy, "snapshot"), CreatedAt: now, UpdatedAt: now, Message: o.Message,
-		Status: checkpoint.Active, Tier: string(w.tiers.Kind()), GitHead: w.gitHead(),
+		Status: checkpoint.Active, Tier: string(w.tiers.Kind()), GitHead: githead.Read(w.readSmall),
 	}, nil
 }
 
@@ -199,27 +200,6 @@ func (t *Tree) flushMapped() {
 	for _, n := range nodes {
 		t.notifier.FlushInode(n)
 	}
-}
-
-// gitHead reads the commit that is checked out, without git and without following symlinks; "" where there is none.
-func (w *Workspace) gitHead() string {
-	head := w.readSmall(".git/HEAD")
-	ref, ok := strings.CutPrefix(head, "ref: ")
-	if !ok {
-		return head
-	}
-	if !strings.HasPrefix(ref, "refs/") || strings.Contains(ref, "..") {
-		return ""
-	}
-	if commit := w.readSmall(".git/" + ref); commit != "" {
-		return commit
-	}
-	for line := range strings.Lines(w.readSmall(".git/packed-refs")) {
-		if commit, name, ok := strings.Cut(strings.TrimSpace(line), " "); ok && name == ref {
-			return commit
-		}
-	}
-	return ""
 }
 
 // readSmall reads the beginning of a file of the workspace.

@@ -11,6 +11,7 @@ import (
 	"github.com/hyperfs/hyperfs/checkpoint"
 	"github.com/hyperfs/hyperfs/internal/crash"
 	"github.com/hyperfs/hyperfs/internal/errs"
+	"github.com/hyperfs/hyperfs/internal/githead"
 	"github.com/hyperfs/hyperfs/overlay"
 	"github.com/hyperfs/hyperfs/strategy"
 )
@@ -58,7 +59,7 @@ func (w *Workspace) shoot(ctx context.Context, c checkpoint.Checkpoint) (*shot, 
 	if err != nil {
 		return nil, err
 	}
-	c.Tier, c.GitHead = string(w.backups.Kind()), w.gitHead()
+	c.Tier, c.GitHead = string(w.backups.Kind()), githead.Read(w.readSmall)
 	start := time.Now()
 	s := &shot{c: c, was: was}
 	if s.m, s.saved, err = w.scan(ctx, base, nil, true); err != nil {

@@ -334,27 +334,6 @@ func (w *Workspace) send(kind, id string, data any) {
 	w.events.Send(overlay.Event{Type: kind, Time: time.Now(), Checkpoint: id, Data: data})
 }
 
-// gitHead reads the commit that is checked out, without git; "" where there is none.
-func (w *Workspace) gitHead() string {
-	head := w.readSmall(".git/HEAD")
-	ref, ok := strings.CutPrefix(head, "ref: ")
-	if !ok {
-		return head
-	}
-	if !strings.HasPrefix(ref, "refs/") || strings.Contains(ref, "..") {
-		return ""
-	}
-	if commit := w.readSmall(".git/" + ref); commit != "" {
-		return commit
-	}
-	for line := range strings.Lines(w.readSmall(".git/packed-refs")) {
-		if commit, name, ok := strings.Cut(strings.TrimSpace(line), " "); ok && name == ref {
-			return commit
-		}
-	}
-	return ""
-}
-
 // readSmall reads the beginning of a file of the workspace, "" where that cannot be.
 func (w *Workspace) readSmall(path string) string {
 	d, err := w.openDir(parentOf(path))
