@@ -129,10 +129,30 @@ var inPlace = map[string]struct {
 	"the same size":            {func(s *space, p string) { s.truncate(p, largeSize) }, 0, 0},
 	"a hole":                   {func(s *space, p string) { s.fallocate(p, punchHole, 4096, 8192) }, 8192, 0},
 	"zeros":                    {func(s *space, p string) { s.fallocate(p, unix.FALLOC_FL_ZERO_RANGE, 4096, 4096) }, 4096, 0},
-	"allocation":               {func(s *space, p string) { s.fallocate(p, 0, 0, largeSize+4096) }, 0, 0},
-	"allocation kept hidden":   {func(s *space, p string) { s.fallocate(p, unix.FALLOC_FL_KEEP_SIZE, 0, 1<<20) }, 0, 0},
+	"allocation":               {func(s *space, p string) { s.fallocate(p, 0, 0, largeSize+4096) }, 0, 1},
+	"allocation kept hidden":   {func(s *space, p string) { s.fallocate(p, unix.FALLOC_FL_KEEP_SIZE, 0, 1<<20) }, 0, 1},
 	"a copied range":           {func(s *space, p string) { s.copyRange("b.txt", p, 4096, 1<<20) }, 4096, 0},
 	"a range copied in itself": {func(s *space, p string) { s.copyRange(p, p, 16*4096, 4096) }, 4096, 0},
+}
+
+// TestARollbackTakesBackWhatWasAllocatedInAHole so that the file takes up no more room than it did.
+func TestARollbackTakesBackWhatWasAllocatedInAHole(t *testing.T) {
+	s := largeSpace(t, "pure-manifest")
+	blocks := func() int64 {
+		var st unix.Stat_t
+		s.ok(unix.Stat(s.dir+"/large", &st))
+		return st.Blocks
+	}
+	before := blocks()
+	id := s.snapshot()
+	s.fallocate("large", unix.FALLOC_FL_KEEP_SIZE, 4096, largeSize)
+	if blocks() <= before {
+		t.Fatal("nothing was allocated")
+	}
+	s.rollback(id)
+	if got := blocks(); got != before {
+		t.Errorf("it takes up %d blocks of 512 bytes, want %d", got, before)
+	}
 }
 
 const punchHole = unix.FALLOC_FL_PUNCH_HOLE | unix.FALLOC_FL_KEEP_SIZE

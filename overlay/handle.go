@@ -47,7 +47,11 @@ func (h *Handle) Fsync(datasync bool) error {
 
 // Fallocate is fallocate(2), with all modes that the lower has.
 func (h *Handle) Fallocate(mode uint32, off, length int64) error {
-	return h.change(allocates(mode, off, length), func() error {
+	s := allocates(mode, off, length)
+	if s == noBytes {
+		s = h.holesIn(spanOf(off, length)) // they get blocks, and a rollback makes them holes again
+	}
+	return h.change(s, func() error {
 		return ignoringEINTR(func() error { return unix.Fallocate(h.fd, mode, off, length) })
 	})
 }
@@ -64,6 +68,31 @@ func allocates(mode uint32, off, length int64) span {
 		return span{max(off, 0), toEnd}
 	}
 	return allBytes
+}
+
+// holesIn gives the shortest span that has all holes within s, up to the end of the file.
+func (h *Handle) holesIn(s span) span {
+	holes := noBytes
+	var st unix.Stat_t
+	if err := unix.Fstat(h.fd, &st); err != nil {
+		return s
+	}
+	s = s.within(st.Size) // where the file ends there seems to be a hole
+	for at := s.from; at < s.to; {
+		from, err := unix.Seek(h.fd, at, unix.SEEK_HOLE)
+		if err != nil || from >= s.to {
+			break
+		}
+		to, err := unix.Seek(h.fd, from, unix.SEEK_DATA)
+		if err != nil { // ENXIO: no data behind it
+			to = s.to
+		}
+		if holes == noBytes {
+			holes.from = from
+		}
+		holes.to, at = min(to, s.to), to
+	}
+	return holes
 }
 
 // Lseek is lseek(2), for SEEK_DATA and SEEK_HOLE. The offset of the handle means nothing.
