@@ -249,14 +249,20 @@ func mount(c *cli.Context) error {
 	if err := nothingToMount(c, o); err != nil {
 		return err
 	}
+	return start(c, o, "mounting")
+}
+
+// start becomes the daemon, in the background if it was started as that, or starts one and says what there is then. doing is what the user
+// is told meanwhile.
+func start(c *cli.Context, o mountOptions, doing string) error {
 	switch {
 	case c.IsSet(readyFlag):
 		return daemonMain(o, uintptr(c.Uint64(readyFlag)))
 	case c.Bool("foreground"):
 		return serveForeground(c, o)
 	}
-	done := progress(c, "mounting")
-	err = startDaemon(c.Context, o)
+	done := progress(c, doing)
+	err := startDaemon(c.Context, o)
 	done()
 	if err != nil {
 		return err

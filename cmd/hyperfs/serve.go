@@ -47,19 +47,7 @@ func serve(c *cli.Context) error {
 	case backend == checkpoint.BackendFuse:
 		return errs.New(control.Unsupported, "serve", o.Workspace, "its checkpoints were made by the backend fuse").WithHint("hyperfs mount")
 	}
-	switch {
-	case c.IsSet(readyFlag):
-		return daemonMain(o, uintptr(c.Uint64(readyFlag)))
-	case c.Bool("foreground"):
-		return serveForeground(c, o)
-	}
-	done := progress(c, "starting")
-	err = startDaemon(c.Context, o)
-	done()
-	if err != nil {
-		return err
-	}
-	return reportMount(c, o)
+	return start(c, o, "starting")
 }
 
 // feasible fails where the daemon that is asked for can't be had, before anything is made for it.

@@ -25,26 +25,6 @@ func (d dir) syncFile(name string) error {
 	return f.Sync() // F_FULLFSYNC
 }
 
-// names lists the directory, sorted.
-func (d dir) names(buf []byte) ([]string, error) {
-	if _, err := unix.Seek(d.fd, 0, 0); err != nil {
-		return nil, err
-	}
-	var names []string
-	for {
-		n, err := unix.ReadDirent(d.fd, buf)
-		if err != nil {
-			return nil, err
-		}
-		if n == 0 {
-			break
-		}
-		_, _, names = unix.ParseDirent(buf[:n], -1, names)
-	}
-	slices.Sort(names)
-	return names, nil
-}
-
 func (d dir) stat(name string) (stat, error) {
 	var st unix.Stat_t
 	err := unix.Fstatat(d.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW)

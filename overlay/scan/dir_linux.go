@@ -3,7 +3,6 @@ package scan
 import (
 	"errors"
 	"os"
-	"slices"
 	"strconv"
 
 	"github.com/hyperfs/hyperfs/checkpoint"
@@ -17,26 +16,6 @@ func (d dir) sync() error { return unix.Syncfs(d.fd) }
 const syncsFiles = false
 
 func (dir) syncFile(string) error { return nil }
-
-// names lists the directory, sorted.
-func (d dir) names(buf []byte) ([]string, error) {
-	if _, err := unix.Seek(d.fd, 0, 0); err != nil {
-		return nil, err
-	}
-	var names []string
-	for {
-		n, err := unix.Getdents(d.fd, buf)
-		if err != nil {
-			return nil, err
-		}
-		if n == 0 {
-			break
-		}
-		_, _, names = unix.ParseDirent(buf[:n], -1, names)
-	}
-	slices.Sort(names)
-	return names, nil
-}
 
 const statMask = unix.STATX_BASIC_STATS | unix.STATX_BTIME | unix.STATX_MNT_ID
 

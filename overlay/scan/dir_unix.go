@@ -90,3 +90,23 @@ func isMissing(err error) bool {
 }
 
 func isDenied(err error) bool { return errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM) }
+
+// names lists the directory, sorted.
+func (d dir) names(buf []byte) ([]string, error) {
+	if _, err := unix.Seek(d.fd, 0, 0); err != nil {
+		return nil, err
+	}
+	var names []string
+	for {
+		n, err := unix.ReadDirent(d.fd, buf)
+		if err != nil {
+			return nil, err
+		}
+		if n == 0 {
+			break
+		}
+		_, _, names = unix.ParseDirent(buf[:n], -1, names)
+	}
+	slices.Sort(names)
+	return names, nil
+}
