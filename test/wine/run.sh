@@ -50,13 +50,14 @@ run() {
 }
 
 # interrupted: Ctrl-C on a terminal is for the command that run runs, which ends with 3 then; what it did is rolled back.
+# The shell that script starts becomes the program: a plain sh would stay, and end of the same Ctrl-C.
 interrupted() {
   local code=0
   mkdir interrupted
   mkfifo keys
   printf one >interrupted/a.txt
   HYPERFS_TEST_INTERRUPTED=a.txt TERM=xterm timeout 60 \
-    script -qec "cd interrupted && wine64 'C:\\run\\hyperfs.exe' run -- 'C:\\run\\test-wine.test.exe'" /dev/null <keys >interrupted.log 2>&1 &
+    script -qec "cd interrupted && exec wine64 'C:\\run\\hyperfs.exe' run -- 'C:\\run\\test-wine.test.exe'" /dev/null <keys >interrupted.log 2>&1 &
   exec 3>keys
   for _ in $(seq 300); do
     [ "$(cat interrupted/a.txt)" != damaged ] || break
