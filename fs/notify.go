@@ -17,14 +17,14 @@ var _ overlay.Notifier = notifier{}
 const barrierName = overlay.StoreName
 
 // knows reports whether the kernel may have heard of n, and makes void the replies that are being worked out.
-func (t notifier) knows(n *overlay.Node) bool {
+func (t notifier) knows(n overlay.Inode) bool {
 	t.s.invalidated.Add(1)
 	return t.s.kernel != nil && (n.Num() == fuse.FUSE_ROOT_ID || t.s.nodes.get(n.Num()) != nil)
 }
 
 // InvalEntry makes the kernel forget what dir has under name, also that it has nothing. The kernel takes the directory's
 // lock for it, so it first applies the replies to all lookups under way there.
-func (t notifier) InvalEntry(dir *overlay.Node, name string) {
+func (t notifier) InvalEntry(dir overlay.Inode, name string) {
 	t.s.counts.add(opInvalEntry)
 	if t.knows(dir) {
 		t.s.kernel.EntryNotify(dir.Num(), name)
@@ -33,13 +33,13 @@ func (t notifier) InvalEntry(dir *overlay.Node, name string) {
 
 // InvalInode makes the kernel forget attributes, ACLs, and pages from offset 0 to the end, be they of a file or
 // of a listing. It writes back dirty ones first.
-func (t notifier) InvalInode(n *overlay.Node) {
+func (t notifier) InvalInode(n overlay.Inode) {
 	t.s.counts.add(opInvalInode)
 	if !t.knows(n) {
 		return
 	}
 	if n.IsDir() {
-		t.s.listings.invalidate(n)
+		t.s.listings.invalidate(n.(*overlay.Node))
 		t.s.kernel.EntryNotify(n.Num(), barrierName) // waits until listings under way are in the cache that is dropped next
 	}
 	t.inode(n)
@@ -47,10 +47,10 @@ func (t notifier) InvalInode(n *overlay.Node) {
 
 // FlushInode makes the kernel write back dirty pages. There is no notification that only does this: it forgets them too. A file that is
 // served past the daemon has none; if it was closed just now, it need not count as open any more.
-func (t notifier) FlushInode(n *overlay.Node) {
+func (t notifier) FlushInode(n overlay.Inode) {
 	t.s.counts.add(opFlushInode)
-	t.s.opens.settleNow(n)
-	if t.s.opens.isCached(n) && t.knows(n) {
+	t.s.opens.settleNow(n.(*overlay.Node))
+	if t.s.opens.isCached(n.(*overlay.Node)) && t.knows(n) {
 		t.s.kernel.InodeNotify(n.Num(), 0, 0)
 	}
 }
@@ -58,7 +58,7 @@ func (t notifier) FlushInode(n *overlay.Node) {
 // inode sends an invalidation. ENOENT for a node that the table has means that the kernel is about to apply the reply that
 // first named it, and that the reply may be out of date; or that it has forgotten it, and the daemon will hear so. Either takes
 // some microseconds, so the thread sleeps: time.Sleep would take a millisecond, which is what the runtime's poller counts in.
-func (t notifier) inode(n *overlay.Node) {
+func (t notifier) inode(n overlay.Inode) {
 	for wait := 10 * time.Microsecond; wait < 50*time.Millisecond; wait *= 2 {
 		if t.s.kernel.InodeNotify(n.Num(), 0, 0) != fuse.ENOENT || t.s.nodes.get(n.Num()) == nil {
 			return

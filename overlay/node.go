@@ -63,6 +63,14 @@ func (n *Node) Num() uint64 { return n.num }
 // IsDir reports whether the node is a directory.
 func (n *Node) IsDir() bool { return n.dir }
 
+// NewNum gives a number for an inode of another volume that is mounted together with the tree.
+func (t *Tree) NewNum() uint64 {
+	t.nodesMu.Lock()
+	defer t.nodesMu.Unlock()
+	t.lastNum++
+	return t.lastNum
+}
+
 // Root gives the root directory of the tree. It is always held.
 func (t *Tree) Root() *Node { return t.root }
 

@@ -18,12 +18,12 @@ const overlayfsMagic = 0x794c7630
 // tree, and never from an operation on the tree.
 type Notifier interface {
 	// InvalEntry makes it forget what dir has under name, also if that is nothing.
-	InvalEntry(dir *Node, name string)
+	InvalEntry(dir Inode, name string)
 	// InvalInode makes it forget attributes, pages and listings. Dirty pages of shared mappings are written
 	// back first: WriteAt is called before it returns.
-	InvalInode(n *Node)
+	InvalInode(n Inode)
 	// FlushInode makes it write back dirty pages of shared mappings: WriteAt is called before it returns.
-	FlushInode(n *Node)
+	FlushInode(n Inode)
 }
 
 // Caller says on whose behalf something is made.

@@ -59,13 +59,13 @@ func umask() uint32 {
 }
 
 // InvalEntry implements overlay.Notifier.
-func (f *FS) InvalEntry(dir *overlay.Node, name string) { f.forget(slot{dir, name}) }
+func (f *FS) InvalEntry(dir overlay.Inode, name string) { f.forget(slot{dir.(*overlay.Node), name}) }
 
 // InvalInode implements overlay.Notifier. The FS keeps neither attributes nor content.
-func (f *FS) InvalInode(*overlay.Node) {}
+func (f *FS) InvalInode(overlay.Inode) {}
 
 // FlushInode implements overlay.Notifier: the kernel would write the dirty pages of n back.
-func (f *FS) FlushInode(n *overlay.Node) { f.flush(func(x *file) bool { return x.h.Node() == n }) }
+func (f *FS) FlushInode(n overlay.Inode) { f.flush(func(x *file) bool { return overlay.Inode(x.h.Node()) == n }) }
 
 // Flush gives all mapped pages that were written to the tree.
 func (f *FS) Flush() { f.flush(func(*file) bool { return true }) }
