@@ -50,13 +50,36 @@ func attrOf(st *unix.Statx_t) Attr {
 	}
 }
 
-// visible turns what the lower says into what the tree shows: a name in the trash is not counted.
-func (t *Tree) visible(st *unix.Statx_t) Attr {
+// visible turns what the lower says into what the tree shows: a name in the trash is not counted. again asks the lower once more.
+//
+// The collector may take that name away, and a change may add it, between the two questions. So it is asked for before and after the
+// names are counted, until nothing has happened in between.
+func (t *Tree) visible(st *unix.Statx_t, again func(*unix.Statx_t) error) Attr {
+	if isDir(st) || st.Nlink <= 1 && !t.identityTrashed(st) {
+		return attrOf(st)
+	}
+	id := t.idOf(st)
+	trashed := t.inTrash(id)
+	for {
+		before, next := trashed, *st
+		if err := again(&next); err != nil || t.idOf(&next) != id {
+			break // it has gone from here: what was seen of it is as good as any
+		}
+		*st = next
+		if trashed = t.inTrash(id); trashed == before {
+			break
+		}
+	}
 	a := attrOf(st)
-	if !isDir(st) && (st.Nlink > 1 || t.identityTrashed(st)) && t.inTrash(t.idOf(st)) && a.Nlink > 0 {
+	if trashed && a.Nlink > 0 {
 		a.Nlink--
 	}
 	return a
+}
+
+// visibleAt is visible for what a directory has under a name.
+func (t *Tree) visibleAt(dirfd int, name string, st *unix.Statx_t) Attr {
+	return t.visible(st, func(st *unix.Statx_t) error { return statAt(dirfd, name, st) })
 }
 
 // identityTrashed reports whether the inode is known to have its only name in the trash.
@@ -86,7 +109,8 @@ func (t *Tree) Lookup(dir *Node, name string) (*Node, Attr, error) {
 	if err := statAt(d.fd, name, &st); err != nil {
 		return nil, Attr{}, err
 	}
-	return t.intern(&st, dir, name), t.visible(&st), nil
+	a := t.visibleAt(d.fd, name, &st)
+	return t.intern(&st, dir, name), a, nil
 }
 
 // GetAttr gives the attributes of a node, through a handle of it if there is one (h may be nil).
@@ -102,7 +126,7 @@ func (t *Tree) getAttr(n *Node, h *Handle) (Attr, error) {
 	if err != nil {
 		return Attr{}, err
 	}
-	return t.visible(&st), nil
+	return t.visible(&st, func(st *unix.Statx_t) error { return t.statOpen(n, h, st) }), nil
 }
 
 // statOpen describes a node that has a name or an open handle.
@@ -150,7 +174,7 @@ func (t *Tree) SetAttr(n *Node, h *Handle, in *SetAttr) (Attr, error) {
 	if err := statFd(ref.fd, &st); err != nil {
 		return Attr{}, err
 	}
-	return t.visible(&st), nil
+	return t.visible(&st, func(st *unix.Statx_t) error { return statFd(ref.fd, st) }), nil
 }
 
 // reachOpen is reach, with a handle's descriptor where there is one.

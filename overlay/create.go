@@ -53,7 +53,7 @@ func (t *Tree) createLocked(m made, dirfd int, fill func(dirfd int, mode uint32)
 	if t.protecting {
 		n.newIn.Store(uint64(t.epoch))
 	}
-	return n, t.visible(&st), nil
+	return n, t.visibleAt(dirfd, m.name, &st), nil
 }
 
 // protectEmptySlot records that a slot is empty, or fails with EEXIST. The caller holds dir.mu.
@@ -199,7 +199,7 @@ func (t *Tree) Link(n *Node, dir *Node, name string) (Attr, error) {
 	t.addName(n, dir, name)
 	n.lookups++
 	t.nodesMu.Unlock()
-	return t.visible(&st), nil
+	return t.visibleAt(d.fd, name, &st), nil
 }
 
 // protectLink records the empty slot, and that what it gets is old, if it is.

@@ -372,9 +372,14 @@ func cheapInPlace(ref strategy.Ref) bool {
 	return (ref.Tier.Volatile() || ref.Tier == strategy.Hot) && ref.Size <= replaceMin
 }
 
-// namesAfter gives how many names an inode will have when all slots hold what they should.
+// namesAfter gives how many names an inode will have when all slots hold what they should. While the collector takes its name in the
+// trash away, it may be one too many: then the inode itself is restored, which is as good.
 func (p *plan) namesAfter(id checkpoint.ID, st *unix.Statx_t) int {
-	return int(p.t.visible(st).Nlink) + p.wanted[id]
+	names := int(st.Nlink) + p.wanted[id]
+	if p.t.inTrash(id) {
+		names--
+	}
+	return names
 }
 
 // replacedAlready reports, when a rollback is resumed, whether another inode has taken over already.
