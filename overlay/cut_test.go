@@ -23,6 +23,9 @@ import (
 const envVictim = "HYPERFS_TEST_ROLLBACK"
 
 func TestMain(m *testing.M) {
+	if of := os.Getenv(envEditor); of != "" {
+		editAndDie(of)
+	}
 	if of := os.Getenv(envVictim); of != "" {
 		lines := strings.Split(of, "\n")
 		w, err := overlay.Open(overlay.Config{Workspace: lines[0], Tier: lines[1], TmpfsDir: lines[2], LargeMin: testLargeMin, BlockSize: testBlockSize,

@@ -157,10 +157,14 @@ func (w *Workspace) undoCheckpoint(target checkpoint.Checkpoint) *checkpoint.Che
 	w.list.RLock()
 	defer w.list.RUnlock()
 	now := time.Now()
+	message := "before the rollback to " + target.ID
+	if target.CreatedBy == createdByEdit {
+		message = target.Message
+	}
 	return &checkpoint.Checkpoint{
 		ID: w.Reserve(), Parent: w.head, Branch: target.Branch, Subagent: target.Subagent, Agent: target.Agent,
 		CreatedBy: "rollback", CreatedAt: now, UpdatedAt: now, Status: checkpoint.Active,
-		Message: "before the rollback to " + target.ID, Tier: string(w.tiers.Kind()), RollbackOf: target.ID,
+		Message: message, Tier: string(w.tiers.Kind()), RollbackOf: target.ID,
 	}
 }
 
@@ -242,8 +246,8 @@ func (r *restorer) finish() error {
 		for id, c := range w.checkpoints {
 			next := *c
 			switch {
-			case id == r.intent.Target && c.CreatedBy == "rollback":
-				next.Status = checkpoint.Disposed // what was undone to has served
+			case id == r.intent.Target && transient(c):
+				next.Status = checkpoint.Disposed // what was undone to has served, and what an edit was made by
 			case id == r.intent.Target:
 				next.Epoch = e
 			case id == r.intent.Undo && r.intent.Drop:
@@ -283,7 +287,7 @@ func (r *restorer) finish() error {
 // newHead is the checkpoint that the live state comes from now. The caller holds w.list.
 func (r *restorer) newHead() string {
 	c := r.w.checkpoints[r.intent.Target]
-	if c != nil && c.CreatedBy == "rollback" {
+	if c != nil && transient(c) {
 		return c.Parent
 	}
 	return r.intent.Target

@@ -95,6 +95,9 @@ func (w *Workspace) open() error {
 	if err := w.resume(); err != nil {
 		return err
 	}
+	if err := w.forgetEdits(); err != nil {
+		return err
+	}
 	if err := w.cleanUp(); err != nil {
 		return err
 	}

@@ -1,0 +1,453 @@
+//go:build linux
+
+package overlay
+
+import (
+	"context"
+	"os"
+	"strings"
+
+	"github.com/hyperfs/hyperfs/checkpoint"
+	"github.com/hyperfs/hyperfs/internal/errs"
+	"golang.org/x/sys/unix"
+)
+
+// EditOptions say what an edit is based on.
+type EditOptions struct {
+	Since   string // the checkpoint after which nothing that the edit touches may have changed
+	Message string // of the undo checkpoint
+	Event   string // the type of the event that tells of it
+}
+
+// Editor collects changes to the live tree, by path, that are made all or not at all. Later calls see what earlier ones have done; the
+// tree shows nothing of it until the end. Its methods give unix.Errno values as the system calls do. One goroutine may use it at a time.
+type Editor struct {
+	w *Workspace
+	t *Tree
+
+	slots  map[checkpoint.Slot]checkpoint.Occupant // what they shall hold
+	inodes map[checkpoint.ID]*edited               // what existing inodes, and new directories, shall be
+	staged map[checkpoint.ID]string                // new inodes: their names in the store's tmp directory
+
+	// What the changes depend on: nobody else may have changed it.
+	looked map[checkpoint.Slot]bool
+	listed map[checkpoint.ID]bool // directories that must not have got anything
+	met    map[checkpoint.ID]bool // inodes that were found
+
+	nodes map[checkpoint.ID]*Node // referenced
+	refs  []*Node
+}
+
+// edited is what becomes of an inode.
+type edited struct {
+	attr    checkpoint.Attr
+	xattrs  []checkpoint.Xattr
+	hasX    bool
+	content string // a file in the store's tmp directory; "" where it stays
+}
+
+// Edit makes the changes that fn asks of the Editor, all or none, as one rollback does: nobody sees half of them, a death of the
+// daemon leaves all or none, the kernel is told, and Undo takes them back. Errors of fn come through, and then nothing was changed. BUSY says
+// that something that the edit depends on was changed since the checkpoint: what was decided by it must be decided anew.
+func (w *Workspace) Edit(ctx context.Context, o EditOptions, fn func(*Editor) error) (RollbackResult, error) {
+	leave, err := w.enter(o.Event, false)
+	if err != nil {
+		return RollbackResult{}, err
+	}
+	defer leave()
+	since, ok := w.find(o.Since)
+	if !ok || since.Status != checkpoint.Active {
+		return RollbackResult{}, errs.New(errs.NotFound, o.Event, o.Since, "there is no such active checkpoint")
+	}
+	e := &Editor{
+		w: w, t: w.tree,
+		slots: map[checkpoint.Slot]checkpoint.Occupant{}, inodes: map[checkpoint.ID]*edited{}, staged: map[checkpoint.ID]string{},
+		looked: map[checkpoint.Slot]bool{}, listed: map[checkpoint.ID]bool{}, met: map[checkpoint.ID]bool{},
+		nodes: map[checkpoint.ID]*Node{w.tree.identity(w.tree.root): w.tree.root},
+	}
+	defer e.end()
+	if err := fn(e); err != nil {
+		return RollbackResult{}, err
+	}
+	if err := ctx.Err(); err != nil || len(e.slots)+len(e.inodes) == 0 {
+		return RollbackResult{}, err
+	}
+	return e.commit(ctx, since, o)
+}
+
+// end gives back what the editor holds, and removes what was staged and not used.
+func (e *Editor) end() {
+	for _, n := range e.refs {
+		e.t.Forget(n, 1)
+	}
+	for _, name := range e.staged {
+		_ = e.t.removeTemp(name)
+	}
+	for _, i := range e.inodes {
+		if i.content != "" {
+			_ = e.t.removeTemp(i.content)
+		}
+	}
+}
+
+// spot is what a path leads to.
+type spot struct {
+	slot checkpoint.Slot
+	occ  checkpoint.Occupant // zero where nothing is there
+}
+
+func (f spot) isDir() bool { return f.occ.Mode&unix.S_IFMT == unix.S_IFDIR }
+
+// find walks a workspace-relative path. Only its last name may be missing.
+func (e *Editor) find(path string) (spot, error) {
+	dir := e.t.identity(e.t.root)
+	parts := strings.Split(path, "/")
+	for i, name := range parts {
+		if name == "" || name == "." || name == ".." || strings.IndexByte(name, 0) >= 0 {
+			return spot{}, unix.EINVAL
+		}
+		f, err := e.lookup(checkpoint.Slot{Dir: dir, Name: name})
+		switch {
+		case err != nil:
+			return spot{}, err
+		case i == len(parts)-1:
+			return f, nil
+		case f.occ.ID.IsZero():
+			return spot{}, unix.ENOENT
+		case !f.isDir():
+			return spot{}, unix.ENOTDIR
+		}
+		dir = f.occ.ID
+	}
+	return spot{}, unix.EINVAL
+}
+
+// lookup gives what a slot will hold.
+func (e *Editor) lookup(s checkpoint.Slot) (spot, error) {
+	if occ, ok := e.slots[s]; ok {
+		return spot{s, occ}, nil
+	}
+	dir := e.nodes[s.Dir]
+	if dir == nil { // a new directory
+		return spot{slot: s}, nil
+	}
+	if e.t.hidden(dir, s.Name) {
+		return spot{}, unix.EPERM
+	}
+	e.looked[s] = true
+	n, a, err := e.t.Lookup(dir, s.Name)
+	if err == unix.ENOENT {
+		return spot{slot: s}, nil
+	}
+	if err != nil {
+		return spot{}, err
+	}
+	e.refs = append(e.refs, n)
+	if n.foreign {
+		return spot{}, unix.EROFS
+	}
+	id := e.t.identity(n)
+	e.nodes[id] = n
+	e.met[id] = e.met[id] || !n.dir
+	return spot{s, checkpoint.Occupant{ID: id, Mode: a.Mode, Size: a.Size, Mtime: a.Mtime.Nano()}}, nil
+}
+
+// existing is find for what must be there.
+func (e *Editor) existing(path string) (spot, error) {
+	f, err := e.find(path)
+	if err == nil && f.occ.ID.IsZero() {
+		err = unix.ENOENT
+	}
+	return f, err
+}
+
+// vacant is find for what must not be there.
+func (e *Editor) vacant(path string) (spot, error) {
+	f, err := e.find(path)
+	if err == nil && !f.occ.ID.IsZero() {
+		err = unix.EEXIST
+	}
+	return f, err
+}
+
+// set makes a slot hold something. What holds nothing and is in a new directory need not be kept.
+func (e *Editor) set(s checkpoint.Slot, occ checkpoint.Occupant) { e.slots[s] = occ }
+
+// Remove takes a name away; a directory must be empty.
+func (e *Editor) Remove(path string) error {
+	f, err := e.existing(path)
+	if err != nil {
+		return err
+	}
+	if f.isDir() {
+		if err := e.empty(f.occ.ID); err != nil {
+			return err
+		}
+		if err := e.movable(path, f); err != nil {
+			return err
+		}
+	}
+	e.set(f.slot, checkpoint.Occupant{})
+	return nil
+}
+
+// empty fails with ENOTEMPTY where a directory will hold something.
+func (e *Editor) empty(id checkpoint.ID) error {
+	for s, occ := range e.slots {
+		if s.Dir == id && !occ.ID.IsZero() {
+			return unix.ENOTEMPTY
+		}
+	}
+	n := e.nodes[id]
+	if n == nil {
+		return nil
+	}
+	e.listed[id] = true
+	d, err := e.t.OpenDir(n)
+	if err != nil {
+		return err
+	}
+	defer d.Release()
+	for off := uint64(0); ; {
+		entry, ok, err := d.Next(off)
+		if err != nil || !ok {
+			return err
+		}
+		off = entry.Off
+		if entry.Name == "." || entry.Name == ".." {
+			continue
+		}
+		if _, changed := e.slots[checkpoint.Slot{Dir: id, Name: entry.Name}]; !changed {
+			return unix.ENOTEMPTY
+		}
+	}
+}
+
+// movable refuses what the lower can't do: to move a directory that was there before, on overlayfs.
+func (e *Editor) movable(path string, f spot) error {
+	if _, fresh := e.staged[f.occ.ID]; fresh || e.t.canMoveDirs {
+		return nil
+	}
+	return errs.New(errs.Unsupported, "edit", path, "the workspace is on overlayfs, where a directory can't be moved or put aside").
+		WithHint("remove or rename the directory in the workspace itself first")
+}
+
+// Rename gives what is at one path the other, which must be free.
+func (e *Editor) Rename(from, to string) error {
+	f, err := e.existing(from)
+	if err != nil {
+		return err
+	}
+	g, err := e.vacant(to)
+	if err != nil {
+		return err
+	}
+	if f.isDir() {
+		if strings.HasPrefix(to, from+"/") {
+			return unix.EINVAL
+		}
+		if err := e.movable(from, f); err != nil {
+			return err
+		}
+	}
+	e.set(f.slot, checkpoint.Occupant{})
+	e.set(g.slot, f.occ)
+	return nil
+}
+
+// Link gives what is at one path, which is no directory, another name.
+func (e *Editor) Link(from, to string) error {
+	f, err := e.existing(from)
+	if err != nil {
+		return err
+	}
+	if f.isDir() {
+		return unix.EPERM
+	}
+	g, err := e.vacant(to)
+	if err != nil {
+		return err
+	}
+	e.set(g.slot, f.occ)
+	return nil
+}
+
+// Made is what a new inode is to be like. Of attr, type, mode, owner, device and mtime count.
+type Made struct {
+	Attr   Attr
+	Xattrs []checkpoint.Xattr
+	Target string                 // of a symlink
+	Fill   func(f *os.File) error // writes the content of a regular file; nil leaves it empty
+}
+
+// Make makes an inode of any type at a path, which must be free.
+func (e *Editor) Make(path string, m Made) error {
+	g, err := e.vacant(path)
+	if err != nil {
+		return err
+	}
+	occ, err := e.stage(m)
+	if err != nil {
+		return err
+	}
+	if m.Attr.Mode&unix.S_IFMT == unix.S_IFDIR { // it gets its attributes when it is filled
+		e.inodes[occ.ID] = &edited{attr: e.attrOf(nil, m.Attr, g.slot), xattrs: m.Xattrs, hasX: true}
+	}
+	e.set(g.slot, occ)
+	return nil
+}
+
+// Put changes the content and all attributes of the regular file at a path. Its other names get them too.
+func (e *Editor) Put(path string, m Made) error {
+	f, err := e.existing(path)
+	if err != nil {
+		return err
+	}
+	if f.occ.Mode&unix.S_IFMT != unix.S_IFREG {
+		return unix.EINVAL
+	}
+	if alone, err := e.hasOneName(f.occ.ID); err != nil {
+		return err
+	} else if alone {
+		occ, err := e.stage(m) // no old bytes have to be kept then: the old file is
+		if err == nil {
+			e.set(f.slot, occ)
+		}
+		return err
+	}
+	name, _, err := e.stageFile(m)
+	if err != nil {
+		return err
+	}
+	if old := e.inodes[f.occ.ID]; old != nil && old.content != "" {
+		_ = e.t.removeTemp(old.content)
+	}
+	e.inodes[f.occ.ID] = &edited{attr: e.attrOf(e.nodes[f.occ.ID], m.Attr, f.slot), xattrs: m.Xattrs, hasX: true, content: name}
+	return nil
+}
+
+// SetAttr changes mode, owner, mtime and xattrs of what is at a path.
+func (e *Editor) SetAttr(path string, a Attr, xs []checkpoint.Xattr) error {
+	f, err := e.existing(path)
+	if err != nil {
+		return err
+	}
+	a.Mode = f.occ.Mode&unix.S_IFMT | a.Mode&0o7777
+	f.occ.Mode, f.occ.Mtime = a.Mode, a.Mtime.Nano()
+	if name, fresh := e.staged[f.occ.ID]; fresh && !f.isDir() {
+		if err := e.dress(name, a, xs); err != nil {
+			return err
+		}
+		e.set(f.slot, f.occ)
+		return nil
+	}
+	i := e.inodes[f.occ.ID]
+	if i == nil {
+		i = &edited{}
+		e.inodes[f.occ.ID] = i
+	}
+	i.attr, i.xattrs, i.hasX = e.attrOf(e.nodes[f.occ.ID], a, f.slot), xs, true
+	return nil
+}
+
+// attrOf is what a record says of attributes. An ordinary user gives away nothing: what n has, or else what that user makes, keeps its owner.
+func (e *Editor) attrOf(n *Node, a Attr, at checkpoint.Slot) checkpoint.Attr {
+	if !e.t.privileged {
+		a.UID, a.GID = uint32(unix.Geteuid()), uint32(unix.Getegid())
+		if n != nil {
+			if old, err := e.t.GetAttr(n, nil); err == nil {
+				a.UID, a.GID = old.UID, old.GID
+			}
+		}
+	}
+	return checkpoint.Attr{At: at, Mode: a.Mode, UID: a.UID, GID: a.GID, Rdev: a.Rdev, Size: a.Size, Mtime: a.Mtime.Nano(), Nlink: a.Nlink}
+}
+
+// hasOneName reports whether an inode has one name in the live tree, and will have no other.
+func (e *Editor) hasOneName(id checkpoint.ID) (bool, error) {
+	names := 0
+	for _, occ := range e.slots {
+		if occ.ID == id {
+			names++
+		}
+	}
+	n := e.nodes[id]
+	if n == nil {
+		return names == 1, nil
+	}
+	a, err := e.t.GetAttr(n, nil)
+	return err == nil && a.Nlink == 1 && names <= 1, err
+}
+
+// stage makes a new inode in the store, with everything that it is to have.
+func (e *Editor) stage(m Made) (checkpoint.Occupant, error) {
+	name, st, err := e.stageFile(m)
+	if err != nil {
+		return checkpoint.Occupant{}, err
+	}
+	occ := e.t.occupantOf(&st)
+	e.staged[occ.ID] = name
+	return occ, nil
+}
+
+func (e *Editor) stageFile(m Made) (name string, st unix.Statx_t, err error) {
+	name = e.t.tempName()
+	defer func() {
+		if err != nil {
+			_ = e.t.removeTemp(name)
+		}
+	}()
+	if err = e.makeTemp(name, m); err != nil {
+		return name, st, err
+	}
+	if m.Attr.Mode&unix.S_IFMT != unix.S_IFDIR {
+		if err = e.dress(name, m.Attr, m.Xattrs); err != nil {
+			return name, st, err
+		}
+	}
+	return name, st, statAt(e.t.tmpFd, name, &st)
+}
+
+func (e *Editor) makeTemp(name string, m Made) error {
+	tmp := e.t.tmpFd
+	switch m.Attr.Mode & unix.S_IFMT {
+	case unix.S_IFDIR:
+		return unix.Mkdirat(tmp, name, 0o700)
+	case unix.S_IFLNK:
+		return unix.Symlinkat(m.Target, tmp, name)
+	case unix.S_IFREG:
+		fd, err := unix.Openat(tmp, name, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o600)
+		if err != nil {
+			return err
+		}
+		f := os.NewFile(uintptr(fd), name)
+		defer f.Close()
+		if m.Fill == nil {
+			return nil
+		}
+		return m.Fill(f)
+	}
+	return unix.Mknodat(tmp, name, m.Attr.Mode&unix.S_IFMT|0o600, int(m.Attr.Rdev))
+}
+
+// dress gives a staged inode its attributes.
+func (e *Editor) dress(name string, a Attr, xs []checkpoint.Xattr) error {
+	fd, err := unix.Openat(e.t.tmpFd, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	want := e.attrOf(nil, a, checkpoint.Slot{})
+	if err := applyOwnerAndMode(fd, want); err != nil {
+		return err
+	}
+	if a.Mode&unix.S_IFMT != unix.S_IFLNK {
+		if err := applyXattrs(procPath(fd), xs); err != nil {
+			return err
+		}
+		if err := applyOwnerAndMode(fd, want); err != nil { // an ACL changes the mode
+			return err
+		}
+	}
+	return setMtime(fd, want.Mtime)
+}

@@ -1,0 +1,266 @@
+//go:build linux
+
+package overlay_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/hyperfs/hyperfs/checkpoint"
+	"github.com/hyperfs/hyperfs/internal/crash"
+	"github.com/hyperfs/hyperfs/internal/errs"
+	"github.com/hyperfs/hyperfs/internal/treestate"
+	"github.com/hyperfs/hyperfs/overlay"
+	"golang.org/x/sys/unix"
+)
+
+// envEditor makes this test binary make the edit of the tests and die in that. Its value is the workspace and the checkpoint, a line each.
+const envEditor = "HYPERFS_TEST_EDIT"
+
+func editAndDie(of string) {
+	dir, since, _ := strings.Cut(of, "\n")
+	w, err := overlay.Open(overlay.Config{Workspace: dir, Tier: "pure-manifest"})
+	if err == nil {
+		_, err = w.Edit(context.Background(), overlay.EditOptions{Since: since, Event: "merge"}, editAll)
+	}
+	fmt.Println("alive:", err)
+	os.Exit(1)
+}
+
+// editTime is the mtime of what the edit makes.
+var editTime = unix.Timespec{Sec: 1_000_000_000, Nsec: 123_456_789}
+
+func file(mode uint32, content string) overlay.Made {
+	return overlay.Made{
+		Attr:   overlay.Attr{Mode: unix.S_IFREG | mode, Mtime: editTime, UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())},
+		Xattrs: []checkpoint.Xattr{{Name: "user.made", Value: []byte(content)}},
+		Fill:   func(f *os.File) error { _, err := f.WriteString(content); return err },
+	}
+}
+
+func special(mode uint32, target string) overlay.Made {
+	return overlay.Made{Attr: overlay.Attr{Mode: mode, Mtime: editTime, UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}, Target: target}
+}
+
+// editAll makes every kind of change to what fillSmall has made.
+func editAll(e *overlay.Editor) error {
+	return errors.Join(
+		e.Make("new.txt", file(0o640, "new")),
+		e.Make("nd", special(unix.S_IFDIR|0o750, "")),
+		e.Make("nd/deep", special(unix.S_IFDIR|0o700, "")),
+		e.Make("nd/deep/x", file(0o600, "x")),
+		e.Make("nd/link", special(unix.S_IFLNK|0o777, "deep/x")),
+		e.Make("nd/pipe", special(unix.S_IFIFO|0o600, "")),
+		e.Link("nd/deep/x", "nd/again"),
+		e.Put("b.txt", file(0o755, "changed by the edit")), // one name
+		e.Put("a.txt", file(0o600, "changed in all its names")),
+		e.Remove("dir/soft"),
+		e.Rename("dir/sub/d.txt", "d.txt"),
+		e.Remove("dir/sub/e.txt"),
+		e.Remove("dir/sub"),
+		e.Rename("dir", "moved"),
+		e.SetAttr("moved/c.txt", overlay.Attr{Mode: 0o400, Mtime: editTime, UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}, nil),
+		e.Link("moved/c.txt", "c2"),
+	)
+}
+
+// wantEdited is what editAll leads to: content or target of each path.
+var wantEdited = map[string]string{
+	"new.txt": "new", "nd": "", "nd/deep": "", "nd/deep/x": "x", "nd/link": "deep/x", "nd/pipe": "", "nd/again": "x",
+	"b.txt": "changed by the edit", "a.txt": "changed in all its names", "moved/hard": "changed in all its names",
+	"d.txt": "fourth", "moved": "", "moved/c.txt": "third", "c2": "third",
+}
+
+func (s *space) edit(since string, fn func(e *overlay.Editor) error) error {
+	_, err := s.w.Edit(context.Background(), overlay.EditOptions{Since: since, Message: "before the merge", Event: "merge"}, fn)
+	return err
+}
+
+func (s *space) isEdited() treestate.State {
+	s.Helper()
+	st := s.state()
+	for path, want := range wantEdited {
+		e, ok := st[path]
+		got := e.Target
+		if e.Mode&unix.S_IFMT == unix.S_IFREG {
+			b, err := os.ReadFile(filepath.Join(s.dir, path))
+			s.ok(err)
+			got = string(b)
+		}
+		if !ok || got != want {
+			s.Errorf("%s holds %q, want %q", path, got, want)
+		}
+	}
+	if len(st.Paths()) != len(wantEdited)+1 {
+		s.Errorf("there are %v", st.Paths())
+	}
+	for path, mode := range map[string]uint32{"new.txt": 0o640, "nd": 0o750, "nd/deep": 0o700, "b.txt": 0o755, "moved/hard": 0o600, "c2": 0o400} {
+		if got := st[path].Mode & 0o7777; got != mode {
+			s.Errorf("%s has mode %o, want %o", path, got, mode)
+		}
+	}
+	for _, path := range []string{"new.txt", "nd", "nd/deep", "nd/deep/x", "nd/link", "nd/pipe", "b.txt", "a.txt", "c2"} {
+		if got := st[path].Mtime; got != editTime.Nano() {
+			s.Errorf("%s has mtime %v, want %v", path, time.Unix(0, got), time.Unix(0, editTime.Nano()))
+		}
+	}
+	if got := st["new.txt"].Xattrs["user.made"]; got != "new" {
+		s.Errorf("new.txt has the xattr %q", got)
+	}
+	if st["nd/again"].First != st["nd/deep/x"].First || st["c2"].First != st["moved/c.txt"].First || st["a.txt"].First != st["moved/hard"].First {
+		s.Error("hard links are none")
+	}
+	return st
+}
+
+func TestAnEditIsMadeWholeAndCanBeUndone(t *testing.T) {
+	s := newSpace(t, fillSmall)
+	first := s.snapshot()
+	before := s.state()
+	s.overwrite("dir/c.txt", "third", 0)
+	since := s.snapshot()
+	old := s.state()
+	s.ok(s.edit(since, editAll))
+	edited := s.isEdited()
+	s.same(edited)
+	s.undo()
+	s.same(old)
+	s.undo()
+	s.same(edited)
+	s.rollback(first)
+	s.same(before)
+	s.rollback(since)
+	s.same(old)
+	s.reopen()
+	s.same(old)
+}
+
+func TestTheCheckpointOfAnEditIsNotSeen(t *testing.T) {
+	s := newSpace(t, fillSmall)
+	since := s.snapshot()
+	s.ok(s.edit(since, editAll))
+	list, err := s.w.List(overlay.ListOptions{})
+	s.ok(err)
+	if len(list) != 2 || list[0].ID != since || list[1].CreatedBy != "rollback" || list[1].Message != "before the merge" {
+		t.Errorf("List = %+v, want the checkpoint before and the undo checkpoint", list)
+	}
+	d, err := s.w.Diff(context.Background(), "", "", false)
+	s.ok(err)
+	if d.From != since || len(d.Changes) == 0 {
+		t.Errorf("Diff = %+v, want what the edit has changed", d)
+	}
+}
+
+func TestAnEditThatFailsChangesNothing(t *testing.T) {
+	s := newSpace(t, fillSmall)
+	since := s.snapshot()
+	before := s.state()
+	for name, tt := range map[string]struct {
+		fn   func(e *overlay.Editor) error
+		want error
+	}{
+		"taken":             {func(e *overlay.Editor) error { return e.Make("a.txt", file(0o600, "")) }, unix.EEXIST},
+		"missing":           {func(e *overlay.Editor) error { return e.Remove("nothing") }, unix.ENOENT},
+		"missing directory": {func(e *overlay.Editor) error { return e.Make("no/file", file(0o600, "")) }, unix.ENOENT},
+		"file as directory": {func(e *overlay.Editor) error { return e.Make("a.txt/file", file(0o600, "")) }, unix.ENOTDIR},
+		"not empty":         {func(e *overlay.Editor) error { return e.Remove("dir") }, unix.ENOTEMPTY},
+		"filled again": {func(e *overlay.Editor) error {
+			return errors.Join(e.Remove("dir/sub/d.txt"), e.Remove("dir/sub/e.txt"), e.Make("dir/sub/f", file(0o600, "")), e.Remove("dir/sub"))
+		}, unix.ENOTEMPTY},
+		"escape":          {func(e *overlay.Editor) error { return e.Remove("dir/../a.txt") }, unix.EINVAL},
+		"absolute":        {func(e *overlay.Editor) error { return e.Remove("/a.txt") }, unix.EINVAL},
+		"store":           {func(e *overlay.Editor) error { return e.Make(".hyperfs/x", file(0o600, "")) }, unix.EPERM},
+		"into itself":     {func(e *overlay.Editor) error { return e.Rename("dir", "dir/sub/dir") }, unix.EINVAL},
+		"directory link":  {func(e *overlay.Editor) error { return e.Link("dir", "dir2") }, unix.EPERM},
+		"put a directory": {func(e *overlay.Editor) error { return e.Put("dir", file(0o600, "")) }, unix.EINVAL},
+		"after changes":   {func(e *overlay.Editor) error { return errors.Join(editAll(e), unix.EIO) }, unix.EIO},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := s.edit(since, tt.fn); !errors.Is(err, tt.want) {
+				t.Errorf("Edit = %v, want %v", err, tt.want)
+			}
+			s.same(before)
+			if left := s.storeFiles("tmp"); len(left) > 0 {
+				t.Errorf("tmp holds %v", left)
+			}
+		})
+	}
+}
+
+func TestAnEditRefusesWhatWasChangedMeanwhile(t *testing.T) {
+	for name, change := range map[string]func(s *space){
+		"its file":                    func(s *space) { s.overwrite("b.txt", "X", 0) },
+		"a name that it takes":        func(s *space) { s.write("new.txt", "mine") },
+		"a directory that it empties": func(s *space) { s.write("dir/sub/mine", "mine") },
+		"a file that it removes":      func(s *space) { s.overwrite("dir/sub/e.txt", "X", 0) },
+		"a directory above":           func(s *space) { s.rename("dir", "elsewhere", 0) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSpace(t, fillSmall)
+			since := s.snapshot()
+			var changed treestate.State
+			err := s.edit(since, func(e *overlay.Editor) error {
+				err := editAll(e)
+				change(s)
+				changed = s.state()
+				return err
+			})
+			if errs.CodeOf(err) != errs.Busy {
+				t.Errorf("Edit = %v, want BUSY", err)
+			}
+			s.same(changed)
+		})
+	}
+	t.Run("but not anything else", func(t *testing.T) {
+		s := newSpace(t, fillSmall)
+		since := s.snapshot()
+		s.ok(s.edit(since, func(e *overlay.Editor) error {
+			s.write("mine", "mine")
+			return e.Put("b.txt", file(0o600, "edited"))
+		}))
+		if b, err := os.ReadFile(filepath.Join(s.dir, "mine")); err != nil || string(b) != "mine" {
+			t.Errorf("what was made meanwhile holds %q, %v", b, err)
+		}
+	})
+}
+
+// A death leaves all of an edit or nothing, and what is changed after it is protected.
+func TestACutEditIsWholeOrNothing(t *testing.T) {
+	for _, at := range []string{
+		"edit-pretended:1", "epoch-saved:1", "epoch-begun:1", "epoch-saved:2", "epoch-begun:2", "rollback-apply:1", "rollback-aside:1", "rollback-aside:4",
+		"rollback-put:1", "rollback-put:6", "rollback-inode:1", "rollback-inode:3", "rollback-applied:1", "epoch-saved:3", "rollback-done:1",
+	} {
+		t.Run(at, func(t *testing.T) {
+			dir := t.TempDir()
+			fillSmall(dir)
+			s := spaceWith(t, overlay.Config{Workspace: dir, Tier: "pure-manifest"})
+			since := s.snapshot()
+			before := s.state()
+			s.ok(s.w.Close())
+			cmd := exec.Command(os.Args[0])
+			cmd.Env = append(os.Environ(), envEditor+"="+dir+"\n"+since, crash.EnvAt+"="+at)
+			out, err := cmd.CombinedOutput()
+			var exit *exec.ExitError
+			if !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+				t.Fatalf("it was not killed: %v: %s", err, out)
+			}
+			s.open()
+			if len(treestate.Diff(before, s.state())) > 0 {
+				s.same(s.isEdited())
+			}
+			s.overwrite("b.txt", "AFTER", 0)
+			s.overwrite("a.txt", "AFTER", 0)
+			s.write("later", "later")
+			s.rollback(since)
+			s.same(before)
+		})
+	}
+}
