@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -17,19 +18,29 @@ import (
 	"github.com/hyperfs/hyperfs/checkpoint"
 	"github.com/hyperfs/hyperfs/internal/crash"
 	"github.com/hyperfs/hyperfs/internal/errs"
+	"github.com/hyperfs/hyperfs/internal/testfs"
 	"github.com/hyperfs/hyperfs/internal/treestate"
 	"github.com/hyperfs/hyperfs/overlay"
 	"golang.org/x/sys/unix"
 )
 
-// envEditor makes this test binary make the edit of the tests and die in that. Its value is the workspace and the checkpoint, a line each.
+// envEditor makes this test binary make the edit of the tests and die in that. Its value is the
+// workspace, the checkpoint, and how many more files it is to make, a line each.
 const envEditor = "HYPERFS_TEST_EDIT"
 
 func editAndDie(of string) {
-	dir, since, _ := strings.Cut(of, "\n")
-	w, err := overlay.Open(overlay.Config{Workspace: dir, Tier: "pure-manifest"})
+	lines := strings.Split(of, "\n")
+	more, _ := strconv.Atoi(lines[2])
+	w, err := overlay.Open(overlay.Config{Workspace: lines[0], Tier: "pure-manifest"})
 	if err == nil {
-		_, err = w.Edit(context.Background(), overlay.EditOptions{Since: since, Event: "merge"}, editAll)
+		_, err = w.Edit(context.Background(), overlay.EditOptions{Since: lines[1], Event: "merge"}, func(e *overlay.Editor) error {
+			for i := range more {
+				if err := e.Make(fmt.Sprint("more", i), file(0o600, "more")); err != nil {
+					return err
+				}
+			}
+			return editAll(e)
+		})
 	}
 	fmt.Println("alive:", err)
 	os.Exit(1)
@@ -82,6 +93,14 @@ var wantEdited = map[string]string{
 func (s *space) edit(since string, fn func(e *overlay.Editor) error) error {
 	_, err := s.w.Edit(context.Background(), overlay.EditOptions{Since: since, Message: "before the merge", Event: "merge"}, fn)
 	return err
+}
+
+// takeAway removes n files whose names are numbered.
+func (s *space) takeAway(prefix string, n int) {
+	s.Helper()
+	for i := range n {
+		s.unlink(fmt.Sprint(prefix, i))
+	}
 }
 
 func (s *space) isEdited() treestate.State {
@@ -238,29 +257,60 @@ func TestACutEditIsWholeOrNothing(t *testing.T) {
 		"edit-pretended:1", "epoch-saved:1", "epoch-begun:1", "epoch-saved:2", "epoch-begun:2", "rollback-apply:1", "rollback-aside:1", "rollback-aside:4",
 		"rollback-put:1", "rollback-put:6", "rollback-inode:1", "rollback-inode:3", "rollback-applied:1", "epoch-saved:3", "rollback-done:1",
 	} {
-		t.Run(at, func(t *testing.T) {
-			dir := t.TempDir()
-			fillSmall(dir)
-			s := spaceWith(t, overlay.Config{Workspace: dir, Tier: "pure-manifest"})
-			since := s.snapshot()
-			before := s.state()
-			s.ok(s.w.Close())
-			cmd := exec.Command(os.Args[0])
-			cmd.Env = append(os.Environ(), envEditor+"="+dir+"\n"+since, crash.EnvAt+"="+at)
-			out, err := cmd.CombinedOutput()
-			var exit *exec.ExitError
-			if !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
-				t.Fatalf("it was not killed: %v: %s", err, out)
-			}
-			s.open()
-			if len(treestate.Diff(before, s.state())) > 0 {
-				s.same(s.isEdited())
-			}
-			s.overwrite("b.txt", "AFTER", 0)
-			s.overwrite("a.txt", "AFTER", 0)
-			s.write("later", "later")
-			s.rollback(since)
-			s.same(before)
-		})
+		t.Run(at, func(t *testing.T) { cutEdit(t, at, 0) })
 	}
+	// Where the records of the rollback don't fit into one commit.
+	for _, at := range []string{"edit-pretended:1", "rollback-intent:1", "rollback-apply:1", "rollback-put:50", "rollback-applied:1"} {
+		t.Run("many "+at, func(t *testing.T) { cutEdit(t, at, 100) })
+	}
+}
+
+func cutEdit(t *testing.T, at string, more int) {
+	dir := t.TempDir()
+	fillSmall(dir)
+	s := spaceWith(t, overlay.Config{Workspace: dir, Tier: "pure-manifest"})
+	since := s.snapshot()
+	before := s.state()
+	s.ok(s.w.Close())
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s\n%s\n%d", envEditor, dir, since, more), crash.EnvAt+"="+at)
+	out, err := cmd.CombinedOutput()
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+		t.Fatalf("it was not killed: %v: %s", err, out)
+	}
+	s.open()
+	if len(treestate.Diff(before, s.state())) > 0 {
+		s.takeAway("more", more)
+		s.same(s.isEdited())
+	}
+	s.overwrite("b.txt", "AFTER", 0)
+	s.overwrite("a.txt", "AFTER", 0)
+	s.write("later", "later")
+	s.rollback(since)
+	s.same(before)
+}
+
+// On overlayfs a directory of a lower layer can't be moved: that is found out before anything is changed.
+func TestAnEditOnOverlayfsMovesNoDirectories(t *testing.T) {
+	s := spaceAt(t, testfs.Overlay(t, fillSmall))
+	since := s.snapshot()
+	before := s.state()
+	if err := s.edit(since, func(e *overlay.Editor) error { return e.Rename("dir", "moved") }); errs.CodeOf(err) != errs.Unsupported {
+		t.Errorf("Edit = %v, want UNSUPPORTED", err)
+	}
+	s.same(before)
+	s.ok(s.edit(since, func(e *overlay.Editor) error {
+		return errors.Join(
+			e.Put("dir/c.txt", file(0o600, "edited")), e.Remove("dir/sub/d.txt"), e.Rename("b.txt", "dir/sub/b.txt"),
+			e.Make("nd", special(unix.S_IFDIR|0o755, "")), e.Make("nd/f", file(0o600, "f")),
+		)
+	}))
+	for path, want := range map[string]string{"dir/c.txt": "edited", "dir/sub/b.txt": "second", "nd/f": "f"} {
+		if b, err := os.ReadFile(filepath.Join(s.dir, path)); err != nil || string(b) != want {
+			t.Errorf("%s holds %q, %v, want %q", path, b, err, want)
+		}
+	}
+	s.undo()
+	s.same(before)
 }
