@@ -363,6 +363,77 @@ func (e *Editor) attrOf(n *Node, a Attr, at checkpoint.Slot) checkpoint.Attr {
 	return checkpoint.Attr{At: at, Mode: a.Mode, UID: a.UID, GID: a.GID, Rdev: a.Rdev, Size: a.Size, Mtime: a.Mtime.Nano(), Nlink: a.Nlink}
 }
 
+// Stat gives the attributes that what is at a path will have, with the xattrs.
+func (e *Editor) Stat(path string) (Attr, []checkpoint.Xattr, error) {
+	f, err := e.existing(path)
+	if err != nil {
+		return Attr{}, nil, err
+	}
+	a, xs, err := e.statNow(f.occ.ID)
+	if i := e.inodes[f.occ.ID]; i != nil && err == nil {
+		a.Mode, a.UID, a.GID, a.Mtime = i.attr.Mode, i.attr.UID, i.attr.GID, unix.NsecToTimespec(i.attr.Mtime)
+		if i.hasX {
+			xs = i.xattrs
+		}
+	}
+	return a, xs, err
+}
+
+// statNow describes an inode as it is, staged or live.
+func (e *Editor) statNow(id checkpoint.ID) (a Attr, xs []checkpoint.Xattr, err error) {
+	if name, fresh := e.staged[id]; fresh {
+		var st unix.Statx_t
+		if err = statAt(e.t.tmpFd, name, &st); err != nil || st.Mode&unix.S_IFMT == unix.S_IFLNK {
+			return attrOf(&st), nil, err
+		}
+		xs, err = xattrsOf(procPath(e.t.tmpFd) + "/" + name)
+		return attrOf(&st), xs, err
+	}
+	n := e.nodes[id]
+	if a, err = e.t.GetAttr(n, nil); err != nil {
+		return a, nil, err
+	}
+	e.t.mu.RLock()
+	defer e.t.mu.RUnlock()
+	xs, err = e.t.readXattrs(n)
+	return a, xs, err
+}
+
+// Read calls fn with the content that the regular file at a path will have.
+func (e *Editor) Read(path string, fn func(r ReaderAt) error) error {
+	f, err := e.existing(path)
+	if err != nil {
+		return err
+	}
+	if f.occ.Mode&unix.S_IFMT != unix.S_IFREG {
+		return unix.EINVAL
+	}
+	name := e.staged[f.occ.ID]
+	if i := e.inodes[f.occ.ID]; i != nil && i.content != "" {
+		name = i.content
+	}
+	if name == "" {
+		h, err := e.t.Open(e.nodes[f.occ.ID], unix.O_RDONLY, false, nil)
+		if err != nil {
+			return err
+		}
+		defer h.Release()
+		return fn(h)
+	}
+	fd, err := unix.Openat(e.t.tmpFd, name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	staged := os.NewFile(uintptr(fd), name)
+	defer staged.Close()
+	return fn(staged)
+}
+
+// ReaderAt reads a content. At the end it gives 0 bytes, or io.EOF.
+type ReaderAt interface {
+	ReadAt(p []byte, off int64) (int, error)
+}
+
 // hasOneName reports whether an inode has one name in the live tree, and will have no other.
 func (e *Editor) hasOneName(id checkpoint.ID) (bool, error) {
 	names := 0

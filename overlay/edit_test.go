@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -160,6 +161,44 @@ func TestAnEditIsMadeWholeAndCanBeUndone(t *testing.T) {
 	s.same(old)
 	s.reopen()
 	s.same(old)
+}
+
+func TestAnEditorShowsWhatWillBe(t *testing.T) {
+	s := newSpace(t, fillSmall)
+	since := s.snapshot()
+	s.ok(s.edit(since, func(e *overlay.Editor) error {
+		for _, tt := range []struct {
+			path, content, xattr string
+			mode                 uint32
+		}{
+			{"b.txt", "second", "user.of", 0o644},
+			{"new.txt", "new", "user.made", 0o640},
+			{"moved/hard", "changed in all its names", "user.made", 0o600},
+			{"c2", "third", "", 0o400},
+			{"nd/again", "x", "user.made", 0o600},
+		} {
+			if tt.path == "new.txt" {
+				s.ok(editAll(e))
+			}
+			a, xs, err := e.Stat(tt.path)
+			if err != nil || a.Mode != unix.S_IFREG|tt.mode || (tt.xattr == "") != (len(xs) == 0) || len(xs) > 0 && xs[0].Name != tt.xattr {
+				t.Errorf("Stat of %s = %o %v, %v, want mode %o and xattr %q", tt.path, a.Mode, xs, err, tt.mode, tt.xattr)
+			}
+			s.ok(e.Read(tt.path, func(r overlay.ReaderAt) error {
+				buf := make([]byte, 100)
+				n, err := r.ReadAt(buf, 0)
+				if string(buf[:n]) != tt.content || err != nil && err != io.EOF {
+					t.Errorf("%s holds %q, %v, want %q", tt.path, buf[:n], err, tt.content)
+				}
+				return nil
+			}))
+		}
+		if a, _, err := e.Stat("nd"); err != nil || a.Mode != unix.S_IFDIR|0o750 || a.Mtime != editTime {
+			t.Errorf("Stat of the new directory = %+v, %v", a, err)
+		}
+		return nil
+	}))
+	s.isEdited()
 }
 
 func TestTheCheckpointOfAnEditIsNotSeen(t *testing.T) {
