@@ -16,49 +16,84 @@ func (s *filesystem) Lookup(_ <-chan struct{}, in *fuse.InHeader, name string, o
 	if !st.Ok() {
 		return st
 	}
+	defer dir.vol.let()
 	since := s.invalidated.Load()
-	n, a, err := s.tree.Lookup(dir, name)
-	if err == unix.ENOENT && s.cache.negative > 0 {
-		out.SetEntryTimeout(s.cache.negative) // an invalidation waits for this reply: see notifier.InvalEntry
+	n, a, err := s.lookup(dir, name)
+	if err == unix.ENOENT && dir.vol.cache.negative > 0 {
+		out.SetEntryTimeout(dir.vol.cache.negative) // an invalidation waits for this reply: see notifier.InvalEntry
 		return fuse.OK
 	}
 	if err != nil {
 		return status(err)
 	}
+	defer n.vol.let()
 	s.fillEntry(out, n, &a, since)
 	return fuse.OK
+}
+
+// lookup finds a name, which may be that of another volume. It adds a reference to the node, and holds its volume.
+func (s *filesystem) lookup(dir node, name string) (node, overlay.Attr, error) {
+	v, err := s.across(dir, name)
+	if err != nil {
+		return node{}, overlay.Attr{}, err
+	}
+	n, a := v.root, overlay.Attr{}
+	if v != dir.vol {
+		a, err = v.GetAttr(n, nil)
+	} else {
+		n, a, err = v.Lookup(dir.Inode, name)
+	}
+	if err != nil {
+		v.let()
+		return node{}, overlay.Attr{}, err
+	}
+	return node{v, n}, a, nil
+}
+
+// across gives the volume that a name in dir is of, and holds it: dir's own, or the one that has its root there.
+func (s *filesystem) across(dir node, name string) (*volume, error) {
+	if dir.vol.reserved(dir.Inode, name) {
+		return nil, unix.ENOENT
+	}
+	if s.shelf != nil && (dir.vol == s.shelf.vol || name == overlay.StoreName && dir.Inode == s.main.root) {
+		return s.shelf.at(dir, name)
+	}
+	dir.vol.hold()
+	return dir.vol, nil
 }
 
 // Forget takes back references of the kernel.
 func (s *filesystem) Forget(id, nlookup uint64) {
 	s.counts.add(opForget)
 	n, refs, gone := s.nodes.forget(id, nlookup)
-	if n == nil {
+	if n.Inode == nil {
 		return
 	}
-	if gone && n.IsDir() {
-		s.listings.drop(n)
+	if gone && n.Inode.IsDir() {
+		s.listings.drop(n.Inode)
 	}
-	s.tree.Forget(n, refs)
+	s.nodes.giveBack(n, refs, gone)
 }
 
-// fillEntry enters the reference that the tree has given, and tells the kernel of the node. since is what
-// filesystem.invalidated was before the tree was asked.
-func (s *filesystem) fillEntry(out *fuse.EntryOut, n *overlay.Node, a *overlay.Attr, since uint64) {
-	s.nodes.ref(n)
-	out.NodeId = n.Num()
+// fillEntry enters the reference that the volume has given, and tells the kernel of the node. since is what
+// filesystem.invalidated was before the volume was asked.
+func (s *filesystem) fillEntry(out *fuse.EntryOut, n node, a *overlay.Attr, since uint64) {
+	if !s.nodes.ref(n) {
+		n.vol.Forget(n.Inode, 1) // the kernel gets an ID that is stale
+	}
+	out.NodeId = n.num()
 	out.Generation = 1
 	fillAttr(&out.Attr, a)
-	out.SetEntryTimeout(s.cache.entry)
-	out.SetAttrTimeout(s.attrTimeout(since))
+	out.SetEntryTimeout(n.vol.cache.entry)
+	out.SetAttrTimeout(s.attrTimeout(n.vol, since))
 }
 
 // attrTimeout is to be asked when the node has been entered, so that a notification either finds it or is found here.
-func (s *filesystem) attrTimeout(since uint64) time.Duration {
+func (s *filesystem) attrTimeout(v *volume, since uint64) time.Duration {
 	if s.invalidated.Load() != since {
 		return 0
 	}
-	return s.cache.attr
+	return v.cache.attr
 }
 
 func fillAttr(out *fuse.Attr, a *overlay.Attr) {
@@ -78,13 +113,14 @@ func (s *filesystem) GetAttr(_ <-chan struct{}, in *fuse.GetAttrIn, out *fuse.At
 	if !st.Ok() {
 		return st
 	}
+	defer n.vol.let()
 	since := s.invalidated.Load()
-	a, err := s.tree.GetAttr(n, s.handleIf(in.Flags()&fuse.FUSE_GETATTR_FH != 0, in.Fh()))
+	a, err := n.vol.GetAttr(n.Inode, s.fileIf(in.Flags()&fuse.FUSE_GETATTR_FH != 0, in.Fh()))
 	if err != nil {
 		return status(err)
 	}
 	fillAttr(&out.Attr, &a)
-	out.SetTimeout(s.attrTimeout(since))
+	out.SetTimeout(s.attrTimeout(n.vol, since))
 	return fuse.OK
 }
 
@@ -95,13 +131,14 @@ func (s *filesystem) Statx(_ <-chan struct{}, in *fuse.StatxIn, out *fuse.StatxO
 	if !st.Ok() {
 		return st
 	}
+	defer n.vol.let()
 	since := s.invalidated.Load()
-	a, err := s.tree.GetAttr(n, s.handleIf(in.GetattrFlags&fuse.FUSE_GETATTR_FH != 0, in.Fh))
+	a, err := n.vol.GetAttr(n.Inode, s.fileIf(in.GetattrFlags&fuse.FUSE_GETATTR_FH != 0, in.Fh))
 	if err != nil {
 		return status(err)
 	}
 	fillStatx(&out.Statx, &a)
-	out.SetTimeout(s.attrTimeout(since))
+	out.SetTimeout(s.attrTimeout(n.vol, since))
 	return fuse.OK
 }
 
@@ -141,6 +178,7 @@ func (s *filesystem) SetAttr(_ <-chan struct{}, in *fuse.SetAttrIn, out *fuse.At
 	if !st.Ok() {
 		return st
 	}
+	defer n.vol.let()
 	set := overlay.SetAttr{
 		Mode: in.Mode, UID: in.Uid, GID: in.Gid, Size: int64(in.Size),
 		Atime: unix.Timespec{Sec: int64(in.Atime), Nsec: int64(in.Atimensec)},
@@ -151,26 +189,26 @@ func (s *filesystem) SetAttr(_ <-chan struct{}, in *fuse.SetAttrIn, out *fuse.At
 			set.Valid |= b.tree
 		}
 	}
-	if in.Valid&fuse.FATTR_MODE != 0 && privileged(unix.S_IFREG|in.Mode) && !n.IsDir() && !s.opens.mayGrant(n, in.Uid) {
+	if in.Valid&fuse.FATTR_MODE != 0 && privileged(unix.S_IFREG|in.Mode) && !n.Inode.IsDir() && !s.opens.mayGrant(n.Inode, in.Uid) {
 		return fuse.EBUSY
 	}
 	since := s.invalidated.Load()
-	a, err := s.tree.SetAttr(n, s.handleIf(in.Valid&fuse.FATTR_FH != 0, in.Fh), &set)
+	a, err := n.vol.SetAttr(n.Inode, s.fileIf(in.Valid&fuse.FATTR_FH != 0, in.Fh), &set)
 	if err != nil {
 		return status(err)
 	}
 	fillAttr(&out.Attr, &a)
-	out.SetTimeout(s.attrTimeout(since))
+	out.SetTimeout(s.attrTimeout(n.vol, since))
 	return fuse.OK
 }
 
-// handleIf gives the handle of fh, or nil where the request has none.
-func (s *filesystem) handleIf(has bool, fh uint64) *overlay.Handle {
+// fileIf gives the file of fh, or nil where the request has none.
+func (s *filesystem) fileIf(has bool, fh uint64) overlay.File {
 	if !has {
 		return nil
 	}
 	if f := s.handles.get(fh); f != nil {
-		return f.Handle
+		return f.File
 	}
 	return nil
 }
@@ -186,12 +224,12 @@ func privileged(mode uint32) bool {
 
 // killPriv takes those bits away. The lower does not: it sees the daemon, which may have CAP_FSETID. It comes before
 // the write, so that nobody can run what was written with them.
-func (s *filesystem) killPriv(n *overlay.Node, h *overlay.Handle) error {
-	a, err := s.tree.GetAttr(n, h)
+func (s *filesystem) killPriv(n node, f overlay.File) error {
+	a, err := n.vol.GetAttr(n.Inode, f)
 	if err != nil || !privileged(a.Mode) {
 		return err
 	}
-	_, err = s.tree.SetAttr(n, h, &overlay.SetAttr{Valid: overlay.SetKillPriv})
+	_, err = n.vol.SetAttr(n.Inode, f, &overlay.SetAttr{Valid: overlay.SetKillPriv})
 	return err
 }
 
@@ -201,13 +239,19 @@ func (s *filesystem) Readlink(_ <-chan struct{}, in *fuse.InHeader) ([]byte, fus
 	if !st.Ok() {
 		return nil, st
 	}
-	target, err := s.tree.Readlink(n)
+	defer n.vol.let()
+	target, err := n.vol.Readlink(n.Inode)
 	return []byte(target), s.stale.status(in.Pid, err)
 }
 
-func (s *filesystem) StatFs(_ <-chan struct{}, _ *fuse.InHeader, out *fuse.StatfsOut) fuse.Status {
+func (s *filesystem) StatFs(_ <-chan struct{}, in *fuse.InHeader, out *fuse.StatfsOut) fuse.Status {
 	s.counts.add(opStatFs)
-	st, err := s.tree.Statfs()
+	n, ok := s.node(in.NodeId)
+	if !ok.Ok() {
+		return ok
+	}
+	defer n.vol.let()
+	st, err := n.vol.Statfs()
 	if err != nil {
 		return status(err)
 	}

@@ -8,38 +8,42 @@ import (
 )
 
 // entry answers a request that has made something in a directory.
-func (s *filesystem) entry(dir uint64, out *fuse.EntryOut, make func(dir *overlay.Node) (*overlay.Node, overlay.Attr, error)) fuse.Status {
+func (s *filesystem) entry(dir uint64, name string, out *fuse.EntryOut, make func(dir node) (overlay.Inode, overlay.Attr, error)) fuse.Status {
 	d, st := s.node(dir)
 	if !st.Ok() {
 		return st
+	}
+	defer d.vol.let()
+	if d.vol.reserved(d.Inode, name) {
+		return fuse.EPERM
 	}
 	since := s.invalidated.Load()
 	n, a, err := make(d)
 	if err != nil {
 		return status(err)
 	}
-	s.fillEntry(out, n, &a, since)
+	s.fillEntry(out, node{d.vol, n}, &a, since)
 	return fuse.OK
 }
 
 func (s *filesystem) Mknod(_ <-chan struct{}, in *fuse.MknodIn, name string, out *fuse.EntryOut) fuse.Status {
 	s.counts.add(opMknod)
-	return s.entry(in.NodeId, out, func(dir *overlay.Node) (*overlay.Node, overlay.Attr, error) {
-		return s.tree.Mknod(dir, name, in.Mode, in.Rdev, callerOf(&in.InHeader, in.Umask))
+	return s.entry(in.NodeId, name, out, func(dir node) (overlay.Inode, overlay.Attr, error) {
+		return dir.vol.Mknod(dir.Inode, name, in.Mode, in.Rdev, callerOf(&in.InHeader, in.Umask))
 	})
 }
 
 func (s *filesystem) Mkdir(_ <-chan struct{}, in *fuse.MkdirIn, name string, out *fuse.EntryOut) fuse.Status {
 	s.counts.add(opMkdir)
-	return s.entry(in.NodeId, out, func(dir *overlay.Node) (*overlay.Node, overlay.Attr, error) {
-		return s.tree.Mkdir(dir, name, in.Mode, callerOf(&in.InHeader, in.Umask))
+	return s.entry(in.NodeId, name, out, func(dir node) (overlay.Inode, overlay.Attr, error) {
+		return dir.vol.Mkdir(dir.Inode, name, in.Mode, callerOf(&in.InHeader, in.Umask))
 	})
 }
 
 func (s *filesystem) Symlink(_ <-chan struct{}, in *fuse.InHeader, target, name string, out *fuse.EntryOut) fuse.Status {
 	s.counts.add(opSymlink)
-	return s.entry(in.NodeId, out, func(dir *overlay.Node) (*overlay.Node, overlay.Attr, error) {
-		return s.tree.Symlink(dir, name, target, callerOf(in, 0))
+	return s.entry(in.NodeId, name, out, func(dir node) (overlay.Inode, overlay.Attr, error) {
+		return dir.vol.Symlink(dir.Inode, name, target, callerOf(in, 0))
 	})
 }
 
@@ -49,9 +53,13 @@ func (s *filesystem) Link(_ <-chan struct{}, in *fuse.LinkIn, name string, out *
 	if !st.Ok() {
 		return st
 	}
-	return s.entry(in.NodeId, out, func(dir *overlay.Node) (*overlay.Node, overlay.Attr, error) {
-		a, err := s.tree.Link(n, dir, name)
-		return n, a, err
+	defer n.vol.let()
+	return s.entry(in.NodeId, name, out, func(dir node) (overlay.Inode, overlay.Attr, error) {
+		if err := s.between(n, dir); err != nil {
+			return nil, overlay.Attr{}, err
+		}
+		a, err := dir.vol.Link(n.Inode, dir.Inode, name)
+		return n.Inode, a, err
 	})
 }
 
@@ -59,8 +67,8 @@ func (s *filesystem) Link(_ <-chan struct{}, in *fuse.LinkIn, name string, out *
 // look again and open that.
 func (s *filesystem) Create(_ <-chan struct{}, in *fuse.CreateIn, name string, out *fuse.CreateOut) fuse.Status {
 	s.counts.add(opCreate)
-	st := s.created(in, out, func(dir *overlay.Node, direct bool) (*overlay.Node, *overlay.Handle, overlay.Attr, error) {
-		return s.tree.Create(dir, name, int(in.Flags), in.Mode, direct, callerOf(&in.InHeader, in.Umask))
+	st := s.created(in, name, out, func(dir node, direct bool) (overlay.Inode, overlay.File, overlay.Attr, error) {
+		return dir.vol.Create(dir.Inode, name, int(in.Flags), in.Mode, direct, callerOf(&in.InHeader, in.Umask))
 	})
 	if st == fuse.Status(syscall.EEXIST) && in.Flags&syscall.O_EXCL == 0 {
 		return fuse.Status(syscall.ESTALE)
@@ -71,27 +79,32 @@ func (s *filesystem) Create(_ <-chan struct{}, in *fuse.CreateIn, name string, o
 // Tmpfile makes and opens a file without a name, for open(2) with O_TMPFILE.
 func (s *filesystem) Tmpfile(_ <-chan struct{}, in *fuse.CreateIn, out *fuse.CreateOut) fuse.Status {
 	s.counts.add(opTmpfile)
-	return s.created(in, out, func(dir *overlay.Node, direct bool) (*overlay.Node, *overlay.Handle, overlay.Attr, error) {
-		return s.tree.Tmpfile(dir, int(in.Flags), in.Mode, direct, callerOf(&in.InHeader, in.Umask))
+	return s.created(in, "", out, func(dir node, direct bool) (overlay.Inode, overlay.File, overlay.Attr, error) {
+		return dir.vol.Tmpfile(dir.Inode, int(in.Flags), in.Mode, direct, callerOf(&in.InHeader, in.Umask))
 	})
 }
 
-func (s *filesystem) created(in *fuse.CreateIn, out *fuse.CreateOut, make func(dir *overlay.Node, direct bool) (*overlay.Node, *overlay.Handle, overlay.Attr, error)) fuse.Status {
+// created answers a request that has made and opened a file.
+func (s *filesystem) created(in *fuse.CreateIn, name string, out *fuse.CreateOut, make func(dir node, direct bool) (overlay.Inode, overlay.File, overlay.Attr, error)) fuse.Status {
 	dir, st := s.node(in.NodeId)
 	if !st.Ok() {
 		return st
 	}
+	defer dir.vol.let()
+	if dir.vol.reserved(dir.Inode, name) {
+		return fuse.EPERM
+	}
 	since := s.invalidated.Load()
-	n, h, a, err := make(dir, s.opens.passthrough())
+	n, h, a, err := make(dir, dir.vol.main && s.opens.passthrough())
 	if err != nil {
 		return status(err)
 	}
-	f, err := s.opens.created(h, int(in.Flags), in.Uid, &out.OpenOut)
+	f, err := s.opens.created(dir.vol, h, int(in.Flags), in.Uid, &out.OpenOut)
 	if err != nil {
-		s.tree.Forget(n, 1)
+		dir.vol.Forget(n, 1)
 		return status(err)
 	}
 	out.Fh = s.handles.add(f)
-	s.fillEntry(&out.EntryOut, n, &a, since)
+	s.fillEntry(&out.EntryOut, node{dir.vol, n}, &a, since)
 	return fuse.OK
 }

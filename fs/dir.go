@@ -7,12 +7,17 @@ import (
 
 // OpenDir tells the kernel that directories need no opening: from then on it caches listings for good and opens none (see
 // FUSE_NO_OPENDIR_SUPPORT in linux/fuse.h). An older one asks each time.
-func (s *filesystem) OpenDir(_ <-chan struct{}, _ *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
+func (s *filesystem) OpenDir(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
 	s.counts.add(opOpenDir)
 	if s.noOpenDir {
 		return fuse.ENOSYS
 	}
-	if s.inPlace {
+	n, st := s.node(in.NodeId)
+	if !st.Ok() {
+		return st
+	}
+	defer n.vol.let()
+	if n.vol.owned {
 		out.OpenFlags = fuse.FOPEN_CACHE_DIR | fuse.FOPEN_KEEP_CACHE
 	}
 	return fuse.OK
@@ -23,7 +28,7 @@ func (s *filesystem) ReleaseDir(*fuse.ReleaseIn) {}
 
 func (s *filesystem) ReadDir(_ <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntryList) fuse.Status {
 	s.counts.add(opReadDir)
-	return s.list(in, func(_ *overlay.Node, e *overlay.DirEntry) bool {
+	return s.list(in, func(_ node, e *overlay.DirEntry) bool {
 		return out.AddDirEntry(fuse.DirEntry{Name: e.Name, Ino: e.Ino, Mode: e.Type, Off: e.Off})
 	})
 }
@@ -33,7 +38,7 @@ func (s *filesystem) ReadDirPlus(_ <-chan struct{}, in *fuse.ReadIn, out *fuse.D
 	s.counts.add(opReadDirPlus)
 	since := s.invalidated.Load()
 	var filled []*fuse.EntryOut
-	st := s.list(in, func(dir *overlay.Node, e *overlay.DirEntry) bool {
+	st := s.list(in, func(dir node, e *overlay.DirEntry) bool {
 		entry := out.AddDirLookupEntry(fuse.DirEntry{Name: e.Name, Ino: e.Ino, Mode: e.Type, Off: e.Off})
 		if entry == nil {
 			return false
@@ -43,7 +48,7 @@ func (s *filesystem) ReadDirPlus(_ <-chan struct{}, in *fuse.ReadIn, out *fuse.D
 		}
 		return true
 	})
-	if s.attrTimeout(since) == 0 {
+	if s.invalidated.Load() != since {
 		for _, entry := range filled {
 			entry.SetAttrTimeout(0)
 		}
@@ -52,22 +57,27 @@ func (s *filesystem) ReadDirPlus(_ <-chan struct{}, in *fuse.ReadIn, out *fuse.D
 }
 
 // lookupInto fills the entry of a listing. One that is left empty, with node ID 0, is just listed: the kernel
-// looks it up when it wants it.
-func (s *filesystem) lookupInto(entry *fuse.EntryOut, dir *overlay.Node, name string, since uint64) bool {
-	n, a, err := s.tree.Lookup(dir, name)
+// looks it up when it wants it. So are all of the shelf: who lists branches need not have them all opened.
+func (s *filesystem) lookupInto(entry *fuse.EntryOut, dir node, name string, since uint64) bool {
+	if s.shelf != nil && dir.vol == s.shelf.vol {
+		return false
+	}
+	n, a, err := s.lookup(dir, name)
 	if err != nil {
 		return false
 	}
+	defer n.vol.let()
 	s.fillEntry(entry, n, &a, since)
 	return true
 }
 
 // list calls add for each entry from the request's cookie on, until it says that there is no more room.
-func (s *filesystem) list(in *fuse.ReadIn, add func(dir *overlay.Node, e *overlay.DirEntry) bool) fuse.Status {
+func (s *filesystem) list(in *fuse.ReadIn, add func(dir node, e *overlay.DirEntry) bool) fuse.Status {
 	n, st := s.node(in.NodeId)
 	if !st.Ok() {
 		return st
 	}
+	defer n.vol.let()
 	l, err := s.listings.take(n)
 	if err != nil {
 		return status(err)
@@ -82,13 +92,17 @@ func (s *filesystem) list(in *fuse.ReadIn, add func(dir *overlay.Node, e *overla
 		if err != nil || !ok {
 			break
 		}
+		if n.vol.reserved(n.Inode, e.Name) {
+			off = e.Off
+			continue
+		}
 		if !add(n, &e) {
 			l.giveBack(e, off)
 			break
 		}
 		off = e.Off
 	}
-	if off == in.Offset { // the end: nobody goes on from here
+	if off == in.Offset || n.vol.gone() { // nobody goes on from here
 		l.Release()
 	} else {
 		s.listings.put(l)
@@ -103,7 +117,8 @@ func (s *filesystem) FsyncDir(_ <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
 	if !st.Ok() {
 		return st
 	}
-	d, err := s.tree.OpenDir(n)
+	defer n.vol.let()
+	d, err := n.vol.OpenDir(n.Inode)
 	if err != nil {
 		return status(err)
 	}

@@ -1,14 +1,25 @@
-// Package fs is the FUSE layer: it translates kernel requests into calls of overlay.Tree and fills the replies. It makes
+// Package fs is the FUSE layer: it translates kernel requests into calls of an overlay.Volume and fills the replies. It makes
 // no decisions about versions. It sits on the raw protocol, as it wants exact control over node IDs, forgets and caches.
 //
-// Each method of the filesystem is short: find the node, make one call on the tree, fill the reply. The files are split
+// Each method of the filesystem is short: find the node, make one call on its volume, fill the reply. The files are split
 // by kind of call; mount.go has what the outside uses.
+//
+// # Volumes
+//
+// A mount shows the live tree, and in .hyperfs what a Shelf has: branches and checkpoints. The directory .hyperfs is not listed but answers by
+// name; it and the two in it are a volume too (shelfVolume), in which nothing can be changed. Each node is of one volume, and a request
+// that concerns two gives EXDEV, or EPERM where one is that of the shelf. Files of the live tree alone may be served past the daemon.
+//
+// A volume of the Shelf is on loan: opened by the lookup of its name, given back when the kernel has forgotten all of its inodes, its files are
+// closed and its requests answered. If its name comes to mean something else meanwhile, what is in use of it is stale: its nodes leave the node
+// table at once, as the kernel may remember them for as long as it has memory, and go on as ESTALE.
 //
 // # What the kernel remembers
 //
 // Mounted in place, the daemon is the only one that changes what is underneath. So entries, their absence, attributes,
-// listings, link targets and pages are cached for good, and taken back by notifications (see notifier). A mount
-// elsewhere, whose workspace others can still reach, gives short timeouts.
+// listings, link targets and pages are cached for good, and taken back by notifications (see notifier). The same holds for what the shelf
+// shows, however it is mounted, and for the names on the shelf (see Server.ShelfChanged). A mount
+// elsewhere, whose workspace others can still reach, gives short timeouts for the live tree.
 //
 // # Deadlock
 //
@@ -18,6 +29,7 @@
 //
 // # Locks
 //
-// openInode.mu comes before all of the tree's. Those of tables (nodes, handles, listings, openInodes.mu) are short and held
-// over no other call.
+// openInode.mu comes before all of a volume's. Those of tables (nodes, handles, listings, openInodes.mu, shelf.mu) are short and held
+// over no other call. shelfDir.mu is held while the Shelf names what it has. Who opens a volume of the shelf holds no lock; others who want
+// the same one wait.
 package fs

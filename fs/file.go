@@ -17,12 +17,13 @@ func (s *filesystem) Open(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut)
 	if !st.Ok() {
 		return st
 	}
+	defer n.vol.let()
 	f, err := s.opens.open(n, int(in.Flags), callerOf(&in.InHeader, 0), out)
 	if err != nil {
 		return s.stale.status(in.Pid, err)
 	}
 	if in.Mode&fuse.OPEN_KILL_SUIDGID != 0 {
-		if err := s.killPriv(n, f.Handle); err != nil {
+		if err := s.killPriv(n, f.File); err != nil {
 			s.opens.close(f)
 			return status(err)
 		}
@@ -40,9 +41,9 @@ func (s *filesystem) Release(_ <-chan struct{}, in *fuse.ReleaseIn) {
 
 func (s *filesystem) Read(_ <-chan struct{}, in *fuse.ReadIn, buf []byte) (fuse.ReadResult, fuse.Status) {
 	s.counts.add(opRead)
-	f := s.handles.get(in.Fh)
-	if f == nil {
-		return nil, fuse.EBADF
+	f, st := s.file(in.Fh)
+	if !st.Ok() {
+		return nil, st
 	}
 	n, err := f.ReadAt(buf, int64(in.Offset))
 	if err != nil {
@@ -53,12 +54,12 @@ func (s *filesystem) Read(_ <-chan struct{}, in *fuse.ReadIn, buf []byte) (fuse.
 
 func (s *filesystem) Write(_ <-chan struct{}, in *fuse.WriteIn, data []byte) (uint32, fuse.Status) {
 	s.counts.add(opWrite)
-	f := s.handles.get(in.Fh)
-	if f == nil {
-		return 0, fuse.EBADF
+	f, st := s.file(in.Fh)
+	if !st.Ok() {
+		return 0, st
 	}
 	if in.WriteFlags&fuse.WRITE_KILL_SUIDGID != 0 {
-		if err := s.killPriv(f.Node(), f.Handle); err != nil {
+		if err := s.killPriv(f.node(), f.File); err != nil {
 			return 0, status(err)
 		}
 	}
@@ -72,9 +73,9 @@ func (s *filesystem) Write(_ <-chan struct{}, in *fuse.WriteIn, data []byte) (ui
 // Lseek finds data and holes; the kernel does the rest itself.
 func (s *filesystem) Lseek(_ <-chan struct{}, in *fuse.LseekIn, out *fuse.LseekOut) fuse.Status {
 	s.counts.add(opLseek)
-	f := s.handles.get(in.Fh)
-	if f == nil {
-		return fuse.EBADF
+	f, st := s.file(in.Fh)
+	if !st.Ok() {
+		return st
 	}
 	off, err := f.Lseek(int64(in.Offset), int(in.Whence))
 	out.Offset = uint64(off)
@@ -89,9 +90,9 @@ func (s *filesystem) Flush(_ <-chan struct{}, _ *fuse.FlushIn) fuse.Status {
 
 func (s *filesystem) Fsync(_ <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
 	s.counts.add(opFsync)
-	f := s.handles.get(in.Fh)
-	if f == nil {
-		return fuse.EBADF
+	f, st := s.file(in.Fh)
+	if !st.Ok() {
+		return st
 	}
 	return status(f.Fsync(in.FsyncFlags&fsyncDatasync != 0))
 }
@@ -100,12 +101,12 @@ func (s *filesystem) Fsync(_ <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
 // that is done for everybody but root.
 func (s *filesystem) Fallocate(_ <-chan struct{}, in *fuse.FallocateIn) fuse.Status {
 	s.counts.add(opFallocate)
-	f := s.handles.get(in.Fh)
-	if f == nil {
-		return fuse.EBADF
+	f, st := s.file(in.Fh)
+	if !st.Ok() {
+		return st
 	}
 	if in.Uid != 0 {
-		if err := s.killPriv(f.Node(), f.Handle); err != nil {
+		if err := s.killPriv(f.node(), f.File); err != nil {
 			return status(err)
 		}
 	}
@@ -114,18 +115,25 @@ func (s *filesystem) Fallocate(_ <-chan struct{}, in *fuse.FallocateIn) fuse.Sta
 
 func (s *filesystem) CopyFileRange(_ <-chan struct{}, in *fuse.CopyFileRangeIn) (uint32, fuse.Status) {
 	s.counts.add(opCopyFileRange)
-	from, to := s.handles.get(in.FhIn), s.handles.get(in.FhOut)
-	if from == nil || to == nil {
-		return 0, fuse.EBADF
+	from, st := s.file(in.FhIn)
+	if !st.Ok() {
+		return 0, st
+	}
+	to, st := s.file(in.FhOut)
+	if !st.Ok() {
+		return 0, st
+	}
+	if from.vol != to.vol {
+		return 0, fuse.Status(unix.EOPNOTSUPP) // the kernel copies by itself then
 	}
 	if in.Uid != 0 {
-		if err := s.killPriv(to.Node(), to.Handle); err != nil {
+		if err := s.killPriv(to.node(), to.File); err != nil {
 			return 0, status(err)
 		}
 	}
-	n, err := from.CopyFileRange(int64(in.OffIn), to.Handle, int64(in.OffOut), int(min(in.Len, copyMax)), int(in.Flags))
+	n, err := from.CopyFileRange(int64(in.OffIn), to.File, int64(in.OffOut), int(min(in.Len, copyMax)), int(in.Flags))
 	if err == unix.EXDEV {
-		err = unix.EOPNOTSUPP // the kernel copies by itself then
+		err = unix.EOPNOTSUPP
 	}
 	return uint32(max(n, 0)), status(err)
 }

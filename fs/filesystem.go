@@ -28,9 +28,9 @@ var (
 type filesystem struct {
 	fuse.RawFileSystem // what is not implemented here: ENOSYS
 
-	tree    *overlay.Tree
+	main    *volume // what the root of the mount is
+	shelf   *shelf  // nil where there is none
 	log     *slog.Logger
-	cache   timeouts
 	inPlace bool
 	root    bool // the daemon is root, so it sees more than the callers may
 
@@ -59,11 +59,13 @@ func newFilesystem(tree *overlay.Tree, o Options, log *slog.Logger) *filesystem 
 	s := &filesystem{
 		root:          unix.Geteuid() == 0,
 		RawFileSystem: fuse.NewDefaultRawFileSystem(),
-		tree:          tree, log: log, cache: forNow, inPlace: o.InPlace,
-		nodes: newNodeTable(), handles: newHandleTable(), listings: newListings(tree),
+		main:          newVolume(tree.Volume(), o.InPlace),
+		log:           log, inPlace: o.InPlace,
+		nodes: newNodeTable(), handles: newHandleTable(), listings: newListings(),
 	}
-	if o.InPlace {
-		s.cache = forGood
+	s.main.main = true
+	if o.Shelf != nil {
+		s.shelf = newShelf(o.Shelf, tree)
 	}
 	s.opens = newOpenInodes(s)
 	return s
@@ -90,18 +92,35 @@ func (s *filesystem) OnUnmount() {
 	}
 	s.opens.drain()
 	s.listings.drain()
-	s.nodes.drain(s.tree.Forget)
+	s.nodes.drain()
 }
 
-// node gives the node of an ID. The kernel only uses IDs that it was given and has not forgotten.
-func (s *filesystem) node(id uint64) (*overlay.Node, fuse.Status) {
+// node gives the node of an ID, and holds its volume. The kernel only uses IDs that it was given and has not forgotten. Those of a volume
+// that was given up are stale.
+func (s *filesystem) node(id uint64) (node, fuse.Status) {
 	if id == fuse.FUSE_ROOT_ID {
-		return s.tree.Root(), fuse.OK
+		return node{s.main, s.main.root}, fuse.OK
 	}
-	if n := s.nodes.get(id); n != nil {
+	n, ok := s.nodes.use(id)
+	if ok && !n.vol.gone() {
 		return n, fuse.OK
 	}
-	return nil, fuse.Status(syscall.ESTALE)
+	if ok {
+		n.vol.let()
+	}
+	return node{}, fuse.Status(syscall.ESTALE)
+}
+
+// file gives the open file of a handle.
+func (s *filesystem) file(fh uint64) (*openFile, fuse.Status) {
+	f := s.handles.get(fh)
+	switch {
+	case f == nil:
+		return nil, fuse.EBADF
+	case f.vol.gone():
+		return nil, fuse.Status(syscall.ESTALE)
+	}
+	return f, fuse.OK
 }
 
 func callerOf(h *fuse.InHeader, umask uint32) *overlay.Caller {

@@ -1,23 +1,24 @@
 package fs
 
 import (
+	"math"
 	"sync"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
-	"github.com/hyperfs/hyperfs/overlay"
 )
 
-// inode is a node that the kernel knows. Its ID there is overlay.Node.Num, which is never used twice.
+// inode is a node that the kernel knows. Its ID there is overlay.Inode.Num, which is never used twice.
 type inode struct {
-	node    *overlay.Node
+	node
 	nlookup uint64 // replies that named it and were not forgotten; guarded by its shard
 }
 
 const nodeShards = 64
 
-// nodeTable has every node that the kernel knows but the root. Its counts mirror those that the tree keeps: each
-// reference that a call on the tree adds is entered by ref, each that the kernel forgets leaves by forget. An entry goes when its
+// nodeTable has every node that the kernel knows but the root. Its counts mirror those that the volumes keep: each
+// reference that a call on one adds is entered by ref, each that the kernel forgets leaves by forget. An entry goes when its
 // count is zero, under the lock that ref takes: so a node that is looked up again while it is forgotten gets a new one.
+// Each entry holds its volume.
 type nodeTable struct {
 	shards [nodeShards]struct {
 		mu sync.Mutex
@@ -34,33 +35,55 @@ func newNodeTable() *nodeTable {
 	return t
 }
 
-// ref enters one reference that the tree has given.
-func (t *nodeTable) ref(n *overlay.Node) {
-	if n.Num() == fuse.FUSE_ROOT_ID {
-		return
+// ref enters one reference that the volume has given. It is false, and nothing is entered, if the volume was given up.
+func (t *nodeTable) ref(n node) bool {
+	id := n.num()
+	if id == fuse.FUSE_ROOT_ID {
+		return true
 	}
-	s := &t.shards[n.Num()%nodeShards]
-	s.mu.Lock()
-	s.m[n.Num()] = inode{n, s.m[n.Num()].nlookup + 1}
-	s.mu.Unlock()
-}
-
-// get gives the node of an ID, or nil.
-func (t *nodeTable) get(id uint64) *overlay.Node {
 	s := &t.shards[id%nodeShards]
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.m[id].node
+	if n.vol.gone() {
+		return false
+	}
+	nlookup := s.m[id].nlookup
+	if nlookup == 0 {
+		n.vol.hold()
+	}
+	s.m[id] = inode{n, nlookup + 1}
+	return true
 }
 
-// forget takes references out and gives what to hand back to the tree, and whether the kernel has forgotten the node now.
-func (t *nodeTable) forget(id, nlookup uint64) (n *overlay.Node, refs uint64, gone bool) {
+// use gives the node of an ID, and holds its volume.
+func (t *nodeTable) use(id uint64) (n node, ok bool) {
+	s := &t.shards[id%nodeShards]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	in, ok := s.m[id]
+	if ok {
+		in.vol.hold()
+	}
+	return in.node, ok
+}
+
+func (t *nodeTable) has(id uint64) bool {
+	s := &t.shards[id%nodeShards]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, ok := s.m[id]
+	return ok
+}
+
+// forget takes references out and gives what to hand back to the volume, and whether the kernel has forgotten the node now: then
+// the volume is to be let too.
+func (t *nodeTable) forget(id, nlookup uint64) (n node, refs uint64, gone bool) {
 	s := &t.shards[id%nodeShards]
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	in, ok := s.m[id]
 	if !ok {
-		return nil, 0, false
+		return node{}, 0, false
 	}
 	if nlookup >= in.nlookup {
 		delete(s.m, id)
@@ -71,17 +94,45 @@ func (t *nodeTable) forget(id, nlookup uint64) (n *overlay.Node, refs uint64, go
 	return in.node, nlookup, false
 }
 
-// drain takes everything out.
-func (t *nodeTable) drain(each func(n *overlay.Node, refs uint64)) {
+// drain takes everything out, and gives it back.
+func (t *nodeTable) drain() {
+	t.evict(t.which(func(node) bool { return true }))
+}
+
+// of gives the nodes of a volume.
+func (t *nodeTable) of(v *volume) []node {
+	return t.which(func(n node) bool { return n.vol == v })
+}
+
+func (t *nodeTable) which(wanted func(node) bool) []node {
+	var all []node
 	for i := range t.shards {
 		s := &t.shards[i]
 		s.mu.Lock()
-		m := s.m
-		s.m = map[uint64]inode{}
-		s.mu.Unlock()
-		for _, in := range m {
-			each(in.node, in.nlookup)
+		for _, in := range s.m {
+			if wanted(in.node) {
+				all = append(all, in.node)
+			}
 		}
+		s.mu.Unlock()
+	}
+	return all
+}
+
+// evict takes nodes out, whatever the kernel still knows of them, and gives them back.
+func (t *nodeTable) evict(nodes []node) {
+	for _, n := range nodes {
+		t.giveBack(t.forget(n.num(), math.MaxUint64))
+	}
+}
+
+// giveBack hands back what forget has taken out.
+func (t *nodeTable) giveBack(n node, refs uint64, gone bool) {
+	if refs > 0 {
+		n.vol.Forget(n.Inode, refs)
+	}
+	if gone {
+		n.vol.let()
 	}
 }
 

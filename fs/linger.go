@@ -41,10 +41,10 @@ func (t *openInodes) settle(oi *openInode) bool {
 	return true
 }
 
-// settleNow is settle for a node that somebody wants to know of at once.
-func (t *openInodes) settleNow(n *overlay.Node) {
+// settleNow is settle for an inode that somebody wants to know of at once.
+func (t *openInodes) settleNow(n overlay.Inode) {
 	t.mu.Lock()
-	oi := t.byNode[n]
+	oi := t.byNum[n.Num()]
 	t.mu.Unlock()
 	if oi == nil {
 		return
@@ -60,7 +60,7 @@ func (t *openInodes) settleNow(n *overlay.Node) {
 func (t *openInodes) drain() {
 	t.mu.Lock()
 	var all []*openInode
-	for _, oi := range t.byNode {
+	for _, oi := range t.byNum {
 		all = append(all, oi)
 	}
 	t.mu.Unlock()

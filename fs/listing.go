@@ -9,7 +9,7 @@ import (
 
 // listing is a directory that is being read. It belongs to one request at a time.
 type listing struct {
-	*overlay.DirHandle
+	overlay.Dir
 	generation uint64 // of listings, when it was taken or opened
 
 	unread overlay.DirEntry // one that was read and did not fit
@@ -17,7 +17,7 @@ type listing struct {
 	has    bool             // there is one
 }
 
-// next gives the entry at a cookie, as DirHandle.Next does.
+// next gives the entry at a cookie, as Dir.Next does.
 func (l *listing) next(off uint64) (overlay.DirEntry, bool, error) {
 	if l.has && l.at == off {
 		l.has = false
@@ -39,23 +39,21 @@ const maxListings = 64
 // for each that it has cached: it reads by node and cookie. So one that was read in part is kept for the request that goes on.
 // Any can be closed at any time; the next request opens it again at its cookie.
 type listings struct {
-	tree *overlay.Tree
-
-	mu         sync.Mutex // guards what follows
-	byNode     map[*overlay.Node]*list.Element
-	lru        *list.List // of *listing; the front was used last
-	generation uint64     // grows when listings may show what is no more
+	mu         sync.Mutex               // guards what follows
+	byNum      map[uint64]*list.Element // by overlay.Inode.Num
+	lru        *list.List               // of *listing; the front was used last
+	generation uint64                   // grows when listings may show what is no more
 }
 
-func newListings(tree *overlay.Tree) *listings {
-	return &listings{tree: tree, byNode: map[*overlay.Node]*list.Element{}, lru: list.New()}
+func newListings() *listings {
+	return &listings{byNum: map[uint64]*list.Element{}, lru: list.New()}
 }
 
 // take gives a listing of n to the caller alone.
-func (t *listings) take(n *overlay.Node) (*listing, error) {
+func (t *listings) take(n node) (*listing, error) {
 	t.mu.Lock()
 	generation := t.generation
-	e := t.byNode[n]
+	e := t.byNum[n.num()]
 	if e != nil {
 		t.remove(e)
 	}
@@ -63,19 +61,19 @@ func (t *listings) take(n *overlay.Node) (*listing, error) {
 	if e != nil {
 		return e.Value.(*listing), nil
 	}
-	h, err := t.tree.OpenDir(n)
+	d, err := n.vol.OpenDir(n.Inode)
 	if err != nil {
 		return nil, err
 	}
-	return &listing{DirHandle: h, generation: generation}, nil
+	return &listing{Dir: d, generation: generation}, nil
 }
 
 // put keeps a listing for the next request.
 func (t *listings) put(l *listing) {
 	t.mu.Lock()
 	extra := l
-	if l.generation == t.generation && t.byNode[l.Node()] == nil {
-		t.byNode[l.Node()] = t.lru.PushFront(l)
+	if num := l.Inode().Num(); l.generation == t.generation && t.byNum[num] == nil {
+		t.byNum[num] = t.lru.PushFront(l)
 		extra = nil
 		if t.lru.Len() > maxListings {
 			extra = t.lru.Back().Value.(*listing)
@@ -90,14 +88,14 @@ func (t *listings) put(l *listing) {
 
 // remove takes an element out. The caller holds mu.
 func (t *listings) remove(e *list.Element) {
-	delete(t.byNode, e.Value.(*listing).Node())
+	delete(t.byNum, e.Value.(*listing).Inode().Num())
 	t.lru.Remove(e)
 }
 
 // drop closes the listing of n, if it is kept.
-func (t *listings) drop(n *overlay.Node) {
+func (t *listings) drop(n overlay.Inode) {
 	t.mu.Lock()
-	e := t.byNode[n]
+	e := t.byNum[n.Num()]
 	if e != nil {
 		t.remove(e)
 	}
@@ -108,7 +106,7 @@ func (t *listings) drop(n *overlay.Node) {
 }
 
 // invalidate drops n's listing, and makes void those that are in use.
-func (t *listings) invalidate(n *overlay.Node) {
+func (t *listings) invalidate(n overlay.Inode) {
 	t.mu.Lock()
 	t.generation++
 	for e := t.lru.Front(); e != nil; e = e.Next() {
@@ -122,7 +120,7 @@ func (t *listings) invalidate(n *overlay.Node) {
 func (t *listings) drain() {
 	t.mu.Lock()
 	all := t.lru
-	t.lru, t.byNode = list.New(), map[*overlay.Node]*list.Element{}
+	t.lru, t.byNum = list.New(), map[uint64]*list.Element{}
 	t.mu.Unlock()
 	for e := all.Front(); e != nil; e = e.Next() {
 		e.Value.(*listing).Release()

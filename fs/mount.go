@@ -18,6 +18,7 @@ type Options struct {
 	InPlace       bool         // it is mounted over the workspace, so that nobody else changes what is underneath
 	NoPassthrough bool         // all reads and writes go through the daemon
 	Logger        *slog.Logger // nil means none
+	Shelf         Shelf        // what the mount shows besides the tree, in .hyperfs; nil means nothing
 }
 
 const (
@@ -36,7 +37,7 @@ type Server struct {
 	features   Features
 }
 
-// Mount shows tree at mountpoint, and becomes the tree's Notifier. It returns when the mount answers. Errors are one line:
+// Mount shows tree at mountpoint, with the shelf if there is one, and becomes the tree's Notifier. It returns when the mount answers. Errors are one line:
 // PATH where the mountpoint is none, BUSY where it has a hyperfs mount already, UNSUPPORTED where the machine or the user has no FUSE.
 // A dead mount that an earlier daemon has left there is taken away first.
 func Mount(tree *overlay.Tree, mountpoint string, o Options) (*Server, error) {
@@ -70,7 +71,7 @@ func Mount(tree *overlay.Tree, mountpoint string, o Options) (*Server, error) {
 			log.Debug("readahead stays as it is", "error", err)
 		}
 	}
-	tree.SetNotifier(notifier{s})
+	tree.SetNotifier(m.Notifier())
 	go m.serve()
 	return m, nil
 }
@@ -123,6 +124,10 @@ func (m *Server) serve() {
 
 // Mountpoint is the directory that the tree is shown at, absolute and without symlinks.
 func (m *Server) Mountpoint() string { return m.mountpoint }
+
+// Notifier tells the kernel what to forget of any volume that is mounted. A volume of the shelf that changes by itself, as by a rollback, must
+// tell it; of the tree it is the Notifier already.
+func (m *Server) Notifier() overlay.Notifier { return notifier{m.fs} }
 
 // Wait returns when the mount is gone: unmounted by anybody, and no file in it open any more. Then the tree can be closed.
 func (m *Server) Wait() { <-m.done }

@@ -13,13 +13,14 @@ type notifier struct{ s *filesystem }
 
 var _ overlay.Notifier = notifier{}
 
-// barrierName is a name that there is no need to remember: an entry notification for it only waits for the directory's lock.
-const barrierName = overlay.StoreName
+// barrierName is a name that hardly anything has: an entry notification for it only waits for the directory's lock. It is one that could
+// be, so that no kernel refuses it before it has waited.
+const barrierName = overlay.StoreName + ".barrier"
 
 // knows reports whether the kernel may have heard of n, and makes void the replies that are being worked out.
 func (t notifier) knows(n overlay.Inode) bool {
 	t.s.invalidated.Add(1)
-	return t.s.kernel != nil && (n.Num() == fuse.FUSE_ROOT_ID || t.s.nodes.get(n.Num()) != nil)
+	return t.s.kernel != nil && (n.Num() == fuse.FUSE_ROOT_ID || t.s.nodes.has(n.Num()))
 }
 
 // InvalEntry makes the kernel forget what dir has under name, also that it has nothing. The kernel takes the directory's
@@ -39,7 +40,7 @@ func (t notifier) InvalInode(n overlay.Inode) {
 		return
 	}
 	if n.IsDir() {
-		t.s.listings.invalidate(n.(*overlay.Node))
+		t.s.listings.invalidate(n)
 		t.s.kernel.EntryNotify(n.Num(), barrierName) // waits until listings under way are in the cache that is dropped next
 	}
 	t.inode(n)
@@ -49,8 +50,8 @@ func (t notifier) InvalInode(n overlay.Inode) {
 // served past the daemon has none; if it was closed just now, it need not count as open any more.
 func (t notifier) FlushInode(n overlay.Inode) {
 	t.s.counts.add(opFlushInode)
-	t.s.opens.settleNow(n.(*overlay.Node))
-	if t.s.opens.isCached(n.(*overlay.Node)) && t.knows(n) {
+	t.s.opens.settleNow(n)
+	if t.s.opens.isCached(n) && t.knows(n) {
 		t.s.kernel.InodeNotify(n.Num(), 0, 0)
 	}
 }
@@ -60,7 +61,7 @@ func (t notifier) FlushInode(n overlay.Inode) {
 // some microseconds, so the thread sleeps: time.Sleep would take a millisecond, which is what the runtime's poller counts in.
 func (t notifier) inode(n overlay.Inode) {
 	for wait := 10 * time.Microsecond; wait < 50*time.Millisecond; wait *= 2 {
-		if t.s.kernel.InodeNotify(n.Num(), 0, 0) != fuse.ENOENT || t.s.nodes.get(n.Num()) == nil {
+		if t.s.kernel.InodeNotify(n.Num(), 0, 0) != fuse.ENOENT || !t.s.nodes.has(n.Num()) {
 			return
 		}
 		pause := unix.NsecToTimespec(wait.Nanoseconds())

@@ -24,11 +24,14 @@ const (
 
 // openFile is what a file handle of the kernel stands for.
 type openFile struct {
-	*overlay.Handle
+	overlay.File
+	vol   *volume // held
 	inode *openInode
 	flags int
 	uid   uint32 // who opened it
 }
+
+func (f *openFile) node() node { return node{f.vol, f.Inode()} }
 
 func (f *openFile) writes() bool { return wantsWrite(f.flags) }
 
@@ -51,32 +54,32 @@ type openInodes struct {
 	on atomic.Bool // passthrough may be tried
 
 	mu     sync.Mutex
-	byNode map[*overlay.Node]*openInode // guarded by mu
-	reason string                       // why passthrough is off; guarded by mu
+	byNum  map[uint64]*openInode // by overlay.Inode.Num; guarded by mu
+	reason string                // why passthrough is off; guarded by mu
 }
 
 func newOpenInodes(s *filesystem) *openInodes {
-	return &openInodes{s: s, byNode: map[*overlay.Node]*openInode{}}
+	return &openInodes{s: s, byNum: map[uint64]*openInode{}}
 }
 
 // hold gives the entry of n, which stays until let.
-func (t *openInodes) hold(n *overlay.Node) *openInode {
+func (t *openInodes) hold(n overlay.Inode) *openInode {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	oi := t.byNode[n]
+	oi := t.byNum[n.Num()]
 	if oi == nil {
 		oi = &openInode{}
-		t.byNode[n] = oi
+		t.byNum[n.Num()] = oi
 	}
 	oi.users++
 	return oi
 }
 
-func (t *openInodes) let(n *overlay.Node, oi *openInode) {
+func (t *openInodes) let(n overlay.Inode, oi *openInode) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if oi.users--; oi.users == 0 {
-		delete(t.byNode, n)
+		delete(t.byNum, n.Num())
 	}
 }
 
@@ -86,18 +89,18 @@ func (t *openInodes) let(n *overlay.Node, oi *openInode) {
 const cachedReadMax = 128 << 10
 
 // open opens a file in the mode that its inode has, or gets by this open.
-func (t *openInodes) open(n *overlay.Node, flags int, c *overlay.Caller, out *fuse.OpenOut) (*openFile, error) {
-	oi := t.hold(n)
+func (t *openInodes) open(n node, flags int, c *overlay.Caller, out *fuse.OpenOut) (*openFile, error) {
+	oi := t.hold(n.Inode)
 	oi.mu.Lock()
 	defer oi.mu.Unlock()
 	direct := t.wantsDirect(oi, n, flags, c.UID)
-	h, err := t.s.tree.Open(n, flags, direct, c)
+	h, err := n.vol.Open(n.Inode, flags, direct, c)
 	var f *openFile
 	if err == nil {
-		f, err = t.admit(oi, h, flags, c.UID, out)
+		f, err = t.admit(n.vol, oi, h, flags, c.UID, out)
 	}
 	if err != nil {
-		t.let(n, oi)
+		t.let(n.Inode, oi)
 		return nil, err
 	}
 	return f, nil
@@ -105,9 +108,9 @@ func (t *openInodes) open(n *overlay.Node, flags int, c *overlay.Caller, out *fu
 
 // wantsDirect tells what to ask the tree for. Mappings that outlive their file see no pages but those underneath,
 // so they too keep the mode as it is. The caller holds oi.mu.
-func (t *openInodes) wantsDirect(oi *openInode, n *overlay.Node, flags int, uid uint32) bool {
+func (t *openInodes) wantsDirect(oi *openInode, n node, flags int, uid uint32) bool {
 	switch {
-	case oi.mode == ioCached:
+	case oi.mode == ioCached || !n.vol.main:
 		return false
 	case oi.mode == ioPassthrough || oi.mapped != nil:
 		return true
@@ -116,7 +119,7 @@ func (t *openInodes) wantsDirect(oi *openInode, n *overlay.Node, flags int, uid 
 	case uid == 0 && wantsWrite(flags):
 		return true
 	}
-	a, err := t.s.tree.GetAttr(n, nil)
+	a, err := n.vol.GetAttr(n.Inode, nil)
 	if err != nil || wantsWrite(flags) {
 		return err == nil && !privileged(a.Mode) // see checkPrivileged
 	}
@@ -124,12 +127,12 @@ func (t *openInodes) wantsDirect(oi *openInode, n *overlay.Node, flags int, uid 
 }
 
 // created is open for a file that the tree has just made and opened.
-func (t *openInodes) created(h *overlay.Handle, flags int, uid uint32, out *fuse.OpenOut) (*openFile, error) {
-	n := h.Node()
+func (t *openInodes) created(v *volume, h overlay.File, flags int, uid uint32, out *fuse.OpenOut) (*openFile, error) {
+	n := h.Inode()
 	oi := t.hold(n)
 	oi.mu.Lock()
 	defer oi.mu.Unlock()
-	f, err := t.admit(oi, h, flags, uid, out)
+	f, err := t.admit(v, oi, h, flags, uid, out)
 	if err != nil {
 		t.let(n, oi)
 	}
@@ -137,15 +140,15 @@ func (t *openInodes) created(h *overlay.Handle, flags int, uid uint32, out *fuse
 }
 
 // admit settles the mode of a handle and tells the kernel. It takes the handle over. The caller holds oi.mu.
-func (t *openInodes) admit(oi *openInode, h *overlay.Handle, flags int, uid uint32, out *fuse.OpenOut) (*openFile, error) {
+func (t *openInodes) admit(v *volume, oi *openInode, h overlay.File, flags int, uid uint32, out *fuse.OpenOut) (*openFile, error) {
 	if h.Direct() && oi.mode == ioNone && !t.register(oi, h) {
-		again, err := t.reopenCached(h, flags)
+		again, err := t.reopenCached(v, h, flags)
 		if err != nil {
 			return nil, err
 		}
 		h = again
 	}
-	f := &openFile{Handle: h, inode: oi, flags: flags, uid: uid}
+	f := &openFile{File: h, vol: v, inode: oi, flags: flags, uid: uid}
 	if err := t.checkPrivileged(oi, f); err != nil {
 		h.Release()
 		return nil, err
@@ -153,8 +156,9 @@ func (t *openInodes) admit(oi *openInode, h *overlay.Handle, flags int, uid uint
 	if oi.mode == ioNone {
 		oi.mode = ioCached
 	}
+	v.hold()
 	oi.files = append(oi.files, f)
-	out.OpenFlags = t.openFlags(oi)
+	out.OpenFlags = t.openFlags(v, oi)
 	out.BackingID = oi.backing
 	return f, nil
 }
@@ -170,7 +174,7 @@ func (t *openInodes) checkPrivileged(oi *openInode, f *openFile) error {
 		return errors.New("a file that is open for passthrough cannot be opened otherwise")
 	}
 	if f.uid != 0 && f.writes() {
-		return t.s.killPriv(f.Node(), f.Handle)
+		return t.s.killPriv(f.node(), f.File)
 	}
 	return nil
 }
@@ -180,7 +184,7 @@ const closeTime = 250 * time.Millisecond
 
 // mayGrant reports whether a file may get set-user-ID or set-group-ID by uid: not while somebody else can write to it and would
 // not be seen doing so. It waits for closes that are under way.
-func (t *openInodes) mayGrant(n *overlay.Node, uid uint32) bool {
+func (t *openInodes) mayGrant(n overlay.Inode, uid uint32) bool {
 	oi := t.hold(n)
 	defer t.let(n, oi)
 	for wait := 5 * time.Millisecond; oi.writtenUnseen(uid); wait *= 2 {
@@ -204,22 +208,22 @@ func (oi *openInode) writtenUnseen(uid uint32) bool {
 }
 
 // openFlags are what the kernel is told of an open file. Nothing is to be done at a close.
-func (t *openInodes) openFlags(oi *openInode) uint32 {
+func (t *openInodes) openFlags(v *volume, oi *openInode) uint32 {
 	switch {
 	case oi.mode == ioPassthrough:
 		t.s.counts.add(opPassthrough)
 		return fuse.FOPEN_NOFLUSH | fuse.FOPEN_PASSTHROUGH // FOPEN_KEEP_CACHE is not allowed with it
-	case t.s.inPlace:
+	case v.owned:
 		return fuse.FOPEN_NOFLUSH | fuse.FOPEN_KEEP_CACHE
 	}
 	return fuse.FOPEN_NOFLUSH
 }
 
 // reopenCached replaces a handle by one that is not direct.
-func (t *openInodes) reopenCached(h *overlay.Handle, flags int) (*overlay.Handle, error) {
+func (t *openInodes) reopenCached(v *volume, h overlay.File, flags int) (overlay.File, error) {
 	defer h.Release()
 	const done = unix.O_CREAT | unix.O_EXCL | unix.O_TRUNC | unix.O_TMPFILE&^unix.O_DIRECTORY
-	return t.s.tree.Open(h.Node(), flags&^done, false, nil)
+	return v.Open(h.Inode(), flags&^done, false, nil)
 }
 
 // close ends an open file.
@@ -241,9 +245,9 @@ func (t *openInodes) close(f *openFile) {
 }
 
 // isCached reports whether n has open files that the kernel keeps pages of.
-func (t *openInodes) isCached(n *overlay.Node) bool {
+func (t *openInodes) isCached(n overlay.Inode) bool {
 	t.mu.Lock()
-	oi := t.byNode[n]
+	oi := t.byNum[n.Num()]
 	t.mu.Unlock()
 	if oi == nil {
 		return false
@@ -254,7 +258,8 @@ func (t *openInodes) isCached(n *overlay.Node) bool {
 }
 
 func (t *openInodes) release(f *openFile) {
-	n := f.Node()
-	f.Handle.Release()
+	n := f.Inode()
+	f.File.Release()
 	t.let(n, f.inode)
+	f.vol.let()
 }

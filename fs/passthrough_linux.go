@@ -34,7 +34,7 @@ func (t *openInodes) why() string {
 // register gives the kernel the file underneath. What it was opened for does not matter: the kernel opens it again, with
 // the daemon's rights, for each open file, as that was opened (backing_file_open in fs/backing-file.c). It fails for a file on
 // another filesystem that is stacked too deep. The caller holds oi.mu.
-func (t *openInodes) register(oi *openInode, h *overlay.Handle) bool {
+func (t *openInodes) register(oi *openInode, h overlay.File) bool {
 	id, errno := t.s.kernel.RegisterBackingFd(&fuse.BackingMap{Fd: int32(h.Fd())})
 	if errno != 0 {
 		return false
@@ -75,12 +75,12 @@ func (t *openInodes) tryPassthrough() {
 
 // obstacle says what stands in the way of passthrough, or nothing.
 func (t *openInodes) obstacle() string {
-	tree := t.s.tree
+	tree := t.s.main
 	if st, err := tree.Statfs(); err != nil || st.Type == overlayfsMagic {
 		// A mapping of a file on overlayfs holds the file of a layer, so that linger would not see it.
 		return "the workspace is on overlayfs, where it cannot be known how long a file is mapped"
 	}
-	n, h, _, err := tree.Tmpfile(tree.Root(), unix.O_RDWR, 0o600, false, nil)
+	n, h, _, err := tree.Tmpfile(tree.root, unix.O_RDWR, 0o600, false, nil)
 	if err != nil {
 		return "it cannot be tried, as there can be no file without a name in the workspace: " + err.Error()
 	}

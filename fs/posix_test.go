@@ -20,6 +20,10 @@ func TestPosix(t *testing.T) {
 	eachVariant(t, posix)
 }
 
+func TestPosixInABranch(t *testing.T) {
+	eachShelf(t, func(t *testing.T, s *shelved) { posix(t, &mounted{dir: s.b}) })
+}
+
 func TestPosixOnEachFilesystem(t *testing.T) {
 	for name, lower := range map[string]func(t *testing.T) string{
 		"tmpfs":     func(t *testing.T) string { return testfs.Tmpfs(t, 128<<20) },

@@ -8,7 +8,8 @@ func (s *filesystem) Unlink(_ <-chan struct{}, in *fuse.InHeader, name string) f
 	if !st.Ok() {
 		return st
 	}
-	return status(s.tree.Unlink(dir, name))
+	defer dir.vol.let()
+	return status(dir.vol.Unlink(dir.Inode, name))
 }
 
 func (s *filesystem) Rmdir(_ <-chan struct{}, in *fuse.InHeader, name string) fuse.Status {
@@ -17,7 +18,8 @@ func (s *filesystem) Rmdir(_ <-chan struct{}, in *fuse.InHeader, name string) fu
 	if !st.Ok() {
 		return st
 	}
-	return status(s.tree.Rmdir(dir, name))
+	defer dir.vol.let()
+	return status(dir.vol.Rmdir(dir.Inode, name))
 }
 
 func (s *filesystem) Rename(_ <-chan struct{}, in *fuse.RenameIn, oldName, newName string) fuse.Status {
@@ -26,9 +28,17 @@ func (s *filesystem) Rename(_ <-chan struct{}, in *fuse.RenameIn, oldName, newNa
 	if !st.Ok() {
 		return st
 	}
+	defer from.vol.let()
 	to, st := s.node(in.Newdir)
 	if !st.Ok() {
 		return st
 	}
-	return status(s.tree.Rename(from, oldName, to, newName, in.Flags))
+	defer to.vol.let()
+	if err := s.between(from, to); err != nil {
+		return status(err)
+	}
+	if to.vol.reserved(to.Inode, newName) {
+		return fuse.EPERM
+	}
+	return status(from.vol.Rename(from.Inode, oldName, to.Inode, newName, in.Flags))
 }

@@ -30,10 +30,11 @@ func openTree(t *testing.T) *overlay.Tree {
 // A node that is forgotten while it is looked up again must stay, with the count that the kernel has.
 func TestForgetAndLookupOfOneNodeAtTheSameTime(t *testing.T) {
 	tree := openTree(t)
-	n, _, err := tree.Mkdir(tree.Root(), "d", 0o755, nil)
+	d, _, err := tree.Mkdir(tree.Root(), "d", 0o755, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
+	n := node{newVolume(tree.Volume(), true), d}
 	table := newNodeTable()
 	table.ref(n)
 	const rounds = 10_000
@@ -42,22 +43,22 @@ func TestForgetAndLookupOfOneNodeAtTheSameTime(t *testing.T) {
 		wg.Go(func() {
 			for range rounds {
 				again, _, err := tree.Lookup(tree.Root(), "d")
-				if err != nil || again != n {
+				if err != nil || again != d {
 					t.Error("the node changed:", err)
 					return
 				}
-				table.ref(again)
-				if node, refs, _ := table.forget(n.Num(), 1); node != nil {
-					tree.Forget(node, refs)
+				table.ref(n)
+				if n, refs, _ := table.forget(d.Num(), 1); n.Inode != nil {
+					n.vol.Forget(n.Inode, refs)
 				}
 			}
 		})
 	}
 	wg.Wait()
-	if table.get(n.Num()) != n {
+	if got, _ := table.use(d.Num()); got != n {
 		t.Fatal("the node is gone")
 	}
-	if _, refs, gone := table.forget(n.Num(), 5); refs != 1 || !gone {
+	if _, refs, gone := table.forget(d.Num(), 5); refs != 1 || !gone {
 		t.Fatalf("%d references were left", refs)
 	}
 	if table.len() != 0 {
@@ -88,7 +89,8 @@ func TestHandlesAreNumberedAnew(t *testing.T) {
 
 func TestListingsAreBoundedAndDropped(t *testing.T) {
 	tree := openTree(t)
-	ls := newListings(tree)
+	v := newVolume(tree.Volume(), true)
+	ls := newListings()
 	var first *overlay.Node
 	for i := range 2 * maxListings {
 		n, _, err := tree.Mkdir(tree.Root(), fmt.Sprint(i), 0o755, nil)
@@ -98,23 +100,23 @@ func TestListingsAreBoundedAndDropped(t *testing.T) {
 		if first == nil {
 			first = n
 		}
-		l, err := ls.take(n)
+		l, err := ls.take(node{v, n})
 		if err != nil {
 			t.Fatal(err)
 		}
 		ls.put(l)
 	}
-	if ls.lru.Len() != maxListings || ls.byNode[first] != nil {
+	if ls.lru.Len() != maxListings || ls.byNum[first.Num()] != nil {
 		t.Fatalf("%d are kept", ls.lru.Len())
 	}
-	last := ls.lru.Front().Value.(*listing).Node()
-	l, err := ls.take(last)
+	last := ls.lru.Front().Value.(*listing).Inode()
+	l, err := ls.take(node{v, last})
 	if err != nil {
 		t.Fatal(err)
 	}
 	ls.invalidate(last)
 	ls.put(l) // what it shows may be no more
-	if ls.byNode[last] != nil {
+	if ls.byNum[last.Num()] != nil {
 		t.Fatal("a listing from before an invalidation is kept")
 	}
 	ls.drain()

@@ -20,7 +20,8 @@ func (s *filesystem) GetXAttr(_ <-chan struct{}, in *fuse.InHeader, name string,
 	if !st.Ok() {
 		return 0, st
 	}
-	size, err := s.tree.GetXattr(n, name, dest)
+	defer n.vol.let()
+	size, err := n.vol.GetXattr(n.Inode, name, dest)
 	return uint32(max(size, 0)), status(err)
 }
 
@@ -32,14 +33,15 @@ func (s *filesystem) ListXAttr(_ <-chan struct{}, in *fuse.InHeader, dest []byte
 	if !st.Ok() {
 		return 0, st
 	}
+	defer n.vol.let()
 	if s.root && in.Uid != 0 {
 		return s.listVisible(n, dest)
 	}
-	size, err := s.tree.ListXattr(n, dest)
+	size, err := n.vol.ListXattr(n.Inode, dest)
 	return uint32(max(size, 0)), status(err)
 }
 
-func (s *filesystem) listVisible(n *overlay.Node, dest []byte) (uint32, fuse.Status) {
+func (s *filesystem) listVisible(n node, dest []byte) (uint32, fuse.Status) {
 	all, err := s.allXattrs(n)
 	if err != nil {
 		return 0, status(err)
@@ -57,10 +59,10 @@ func (s *filesystem) listVisible(n *overlay.Node, dest []byte) (uint32, fuse.Sta
 	return uint32(names.Len()), fuse.OK
 }
 
-func (s *filesystem) allXattrs(n *overlay.Node) ([]byte, error) {
+func (s *filesystem) allXattrs(n node) ([]byte, error) {
 	buf := make([]byte, 1024)
 	for {
-		size, err := s.tree.ListXattr(n, buf)
+		size, err := n.vol.ListXattr(n.Inode, buf)
 		if err == unix.ERANGE && len(buf) < 1<<20 {
 			buf = make([]byte, 4*len(buf))
 			continue
@@ -75,7 +77,8 @@ func (s *filesystem) SetXAttr(_ <-chan struct{}, in *fuse.SetXAttrIn, name strin
 	if !st.Ok() {
 		return st
 	}
-	if err := s.tree.SetXattr(n, name, value, int(in.Flags)); err != nil {
+	defer n.vol.let()
+	if err := n.vol.SetXattr(n.Inode, name, value, int(in.Flags)); err != nil {
 		return status(err)
 	}
 	if in.SetXAttrFlags&setXattrKillSGID != 0 {
@@ -84,12 +87,12 @@ func (s *filesystem) SetXAttr(_ <-chan struct{}, in *fuse.SetXAttrIn, name strin
 	return fuse.OK
 }
 
-func (s *filesystem) killSGID(n *overlay.Node) error {
-	a, err := s.tree.GetAttr(n, nil)
+func (s *filesystem) killSGID(n node) error {
+	a, err := n.vol.GetAttr(n.Inode, nil)
 	if err != nil || a.Mode&unix.S_ISGID == 0 {
 		return err
 	}
-	_, err = s.tree.SetAttr(n, nil, &overlay.SetAttr{Valid: overlay.SetMode, Mode: a.Mode &^ unix.S_ISGID})
+	_, err = n.vol.SetAttr(n.Inode, nil, &overlay.SetAttr{Valid: overlay.SetMode, Mode: a.Mode &^ unix.S_ISGID})
 	return err
 }
 
@@ -99,7 +102,8 @@ func (s *filesystem) RemoveXAttr(_ <-chan struct{}, in *fuse.InHeader, name stri
 	if !st.Ok() {
 		return st
 	}
-	return status(s.tree.RemoveXattr(n, name))
+	defer n.vol.let()
+	return status(n.vol.RemoveXattr(n.Inode, name))
 }
 
 // Ioctl refuses all: those that change or read inode flags would need preimages of their own.
