@@ -13,12 +13,15 @@ import (
 //	c <epoch> <id>                   content record       → Content
 //	t <epoch> <id>                   xattr record         → []Xattr
 //	n <epoch> <id> <dir> <name>      the old inode id was given this further name
+//	g <epoch> <id>                   how many names an inode had before that number changed; only where it was or became
+//	                                 more than one
 //	u <epoch> <id>                   changed while nobody watched: its state before is not known → path
 //	p <epoch> <id>                   the rollback of that epoch puts another inode in its place → that one's ID
 //	x <id> <epoch> [<dir> <name>]    reverse index: the slot record of that epoch names id; without a slot: id is older
 //	                                 than the epoch and sits in a slot that the epoch recorded (moved or linked there)
 //	l <id>                           where a directory or a moved inode is now → Loc
-//	r <id>                           a directory that was made anew → its new ID
+//	r <id>                           a directory that was made anew → its new ID, the epoch in which that was
+//	o <epoch> <owner>                the state at the beginning of the epoch is needed
 //	k <checkpoint ID>                checkpoint (JSON)
 //	m <name>                         counters, the intent of a rollback
 const (
@@ -27,11 +30,13 @@ const (
 	keyContent    = 'c'
 	keyXattrs     = 't'
 	keyLinked     = 'n'
+	keyNames      = 'g'
 	keyOutside    = 'u'
 	keyReplaced   = 'p'
 	keyReverse    = 'x'
 	keyLoc        = 'l'
 	keyAlias      = 'r'
+	keyPin        = 'o'
 	keyCheckpoint = 'k'
 	keyMeta       = 'm'
 )
@@ -202,6 +207,14 @@ func decodeXattrs(v []byte) ([]Xattr, error) {
 		xs = append(xs, Xattr{d.string(), d.bytes()})
 	}
 	return xs, d.err
+}
+
+func encodeNames(n uint32) []byte { return binary.AppendUvarint([]byte{recordVersion}, uint64(n)) }
+
+func decodeNames(v []byte) (uint32, error) {
+	d := newDecoder(v)
+	n := uint32(d.uvarint())
+	return n, d.err
 }
 
 func encodeLoc(l Loc) []byte {

@@ -235,7 +235,7 @@ func (s *Store) deleteRecords(from, to Epoch, keep func(kind byte, key []byte) b
 		if err != nil {
 			return err
 		}
-		for _, kind := range []byte{keyAttr, keyXattrs, keyLinked, keyOutside, keyReplaced} {
+		for _, kind := range []byte{keyAttr, keyXattrs, keyLinked, keyNames, keyOutside, keyReplaced} {
 			err := tx.eachEpoch(kind, from, to, func(key, _ []byte) error {
 				if keep(kind, key) {
 					return nil

@@ -31,7 +31,7 @@ func (s *Store) BeginEpoch(e Epoch) {
 // left out.
 func recordOf(key []byte) (e Epoch, part []byte, ok bool) {
 	switch key[0] {
-	case keySlot, keyAttr, keyContent, keyXattrs:
+	case keySlot, keyAttr, keyContent, keyXattrs, keyNames:
 		return keyEpoch(key), key, true
 	case keyReverse:
 		if len(key) < 1+idLen+8 {

@@ -49,9 +49,17 @@ type Store struct {
 	pending  *pending // nil where each commit reaches the disk before it returns
 
 	known knownKeys
+	pasts pasts
 
-	aliasMu sync.RWMutex // guards aliases
+	aliasMu sync.RWMutex // guards what follows
 	aliases map[ID]ID
+	remade  map[ID]remade // of the new ones
+}
+
+// remade is what a directory was before it was made anew.
+type remade struct {
+	old   ID
+	epoch Epoch // in which that was
 }
 
 // Open opens the store in the directory dir, which exists, and makes one if there is none. It fails with BUSY where
@@ -62,6 +70,7 @@ func Open(dir string, o Options) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{dir: dir, lock: lock, contents: o.Contents, known: knownKeys{seed: maphash.MakeSeed()}}
+	s.pasts.s = s
 	if err := s.open(o); err != nil {
 		lock.Close()
 		return nil, err
@@ -215,10 +224,22 @@ func (s *Store) Update(fn func(*Tx) error) error {
 		return err
 	}
 	if err := s.commit(tx.writes); err != nil {
+		s.pasts.distrust(err)
 		return err
 	}
+	s.pasts.note(tx.writes)
 	s.committed(tx.contents)
 	return nil
+}
+
+// Get runs fn in a transaction that only reads, and no ranges of keys: it waits for nothing that was committed before to reach the database.
+func (s *Store) Get(fn func(*Tx) error) error {
+	tx := Tx{s: s, update: true}
+	if s.pending != nil {
+		tx.sets = s.pending.sets()
+	}
+	defer tx.discard()
+	return fn(&tx)
 }
 
 func (s *Store) commit(writes []write) error {
@@ -281,8 +302,9 @@ func (r *Reader) Close() { r.discard() }
 type Batch struct {
 	s        *Store
 	wb       *badger.WriteBatch
-	contents bool  // there are content records among the writes
-	err      error // why it can't be committed
+	contents bool    // there are content records among the writes
+	noted    []write // those that an open Past has to know of
+	err      error   // why it can't be committed
 }
 
 // NewBatch starts a batch; end it with Flush or Cancel.
@@ -301,8 +323,10 @@ func (b *Batch) Flush() error {
 		return err
 	}
 	if err := b.wb.Flush(); err != nil {
+		b.s.pasts.distrust(err) // some of it may be there
 		return err
 	}
+	b.s.pasts.note(b.noted)
 	b.s.committed(b.contents)
 	return nil
 }
@@ -310,7 +334,14 @@ func (b *Batch) Flush() error {
 // Set makes a change that Flush commits. It keeps both slices.
 func (b *Batch) Set(key, value []byte) error {
 	b.s.known.note(key)
+	b.note(write{key: key, value: value})
 	return b.wb.Set(key, value)
+}
+
+func (b *Batch) note(w write) {
+	if b.s.pasts.any.Load() && slices.Contains(pastKinds, w.key[0]) {
+		b.noted = append(b.noted, w)
+	}
 }
 
 // Cancel drops what has not been committed yet. It does nothing after Flush.
@@ -331,11 +362,20 @@ func (b *Batch) PutContent(e Epoch, id ID, c Content) error {
 }
 
 // DeleteContent removes a content record.
-func (b *Batch) DeleteContent(e Epoch, id ID) error { return b.wb.Delete(inodeKey(keyContent, e, id)) }
+func (b *Batch) DeleteContent(e Epoch, id ID) error {
+	key := inodeKey(keyContent, e, id)
+	b.note(write{key: key, deleted: true})
+	return b.wb.Delete(key)
+}
 
 // PutXattrs writes an xattr record.
 func (b *Batch) PutXattrs(e Epoch, id ID, xs []Xattr) error {
 	return b.Set(inodeKey(keyXattrs, e, id), encodeXattrs(xs))
+}
+
+// PutNames is Tx.PutNames.
+func (b *Batch) PutNames(e Epoch, id ID, n uint32) error {
+	return b.Set(inodeKey(keyNames, e, id), encodeNames(n))
 }
 
 // PutReplaced notes that the rollback of an epoch is about to put the inode with in the place of id.
@@ -552,6 +592,14 @@ func (tx *Tx) PutXattrs(e Epoch, id ID, xs []Xattr) error {
 	return tx.Set(inodeKey(keyXattrs, e, id), encodeXattrs(xs))
 }
 
+// HasNames reports whether the epoch has a record of how many names id had.
+func (tx *Tx) HasNames(e Epoch, id ID) (bool, error) { return tx.has(inodeKey(keyNames, e, id)) }
+
+// PutNames writes how many names id had.
+func (tx *Tx) PutNames(e Epoch, id ID, n uint32) error {
+	return tx.Set(inodeKey(keyNames, e, id), encodeNames(n))
+}
+
 // PutLoc writes where an inode is.
 func (tx *Tx) PutLoc(id ID, l Loc) error { return tx.Set(idKey(keyLoc, id), encodeLoc(l)) }
 
@@ -666,16 +714,20 @@ func (tx *Tx) Number(name string) (uint64, error) {
 	return binary.BigEndian.Uint64(b), nil
 }
 
-// PutAlias notes that a directory was made anew: records that name old mean the new one.
-func (s *Store) PutAlias(old, new ID) error {
-	s.aliasMu.Lock()
-	defer s.aliasMu.Unlock()
-	if err := s.Update(func(tx *Tx) error { return tx.Set(idKey(keyAlias, old), appendID(nil, new)) }); err != nil {
+// PutAlias notes that a directory was made anew in an epoch: records that name old mean the new one.
+func (s *Store) PutAlias(old, new ID, e Epoch) error {
+	v := binary.BigEndian.AppendUint64(appendID(nil, new), uint64(e))
+	if err := s.Update(func(tx *Tx) error { return tx.Set(idKey(keyAlias, old), v) }); err != nil {
 		return err
 	}
-	s.aliases[old] = new
+	s.aliasMu.Lock()
+	s.aliases[old], s.remade[new] = new, remade{old, e}
+	s.aliasMu.Unlock()
+	s.pasts.distrust(errRenamed)
 	return nil
 }
+
+var errRenamed = errors.New("inodes have other identities now")
 
 // Resolve follows aliases.
 func (s *Store) Resolve(id ID) ID {
@@ -691,14 +743,32 @@ func (s *Store) Resolve(id ID) ID {
 	return id
 }
 
+// Before gives the identity that an inode had at the beginning of an epoch, if it was there then.
+func (s *Store) Before(id ID, e Epoch) ID {
+	s.aliasMu.RLock()
+	defer s.aliasMu.RUnlock()
+	for range len(s.remade) {
+		was, ok := s.remade[id]
+		if !ok || was.epoch < e {
+			break
+		}
+		id = was.old
+	}
+	return id
+}
+
 func (s *Store) loadAliases() error {
-	s.aliases = map[ID]ID{}
+	s.aliases, s.remade = map[ID]ID{}, map[ID]remade{}
 	return s.View(func(tx *Tx) error {
 		return tx.each([]byte{keyAlias}, nil, func(key, v []byte) error {
-			if len(key) != 1+idLen || len(v) != idLen {
+			if len(key) != 1+idLen || len(v) != idLen && len(v) != idLen+8 {
 				return errs.New(errs.Integrity, "read store", "", "an alias record is corrupt")
 			}
-			s.aliases[decodeID(key[1:])] = decodeID(v)
+			old, now := decodeID(key[1:]), decodeID(v)
+			s.aliases[old] = now
+			if len(v) > idLen { // else it is older than all pins
+				s.remade[now] = remade{old, Epoch(binary.BigEndian.Uint64(v[idLen:]))}
+			}
 			return nil
 		})
 	})

@@ -163,8 +163,8 @@ func TestAliasesAreFollowed(t *testing.T) {
 	must(t, s.Update(func(tx *checkpoint.Tx) error {
 		return tx.PutSlot(1, checkpoint.Slot{Dir: id(1), Name: "f"}, checkpoint.Occupant{ID: id(1)})
 	}))
-	must(t, s.PutAlias(id(1), id(2)))
-	must(t, s.PutAlias(id(2), id(3)))
+	must(t, s.PutAlias(id(1), id(2), 1))
+	must(t, s.PutAlias(id(2), id(3), 2))
 	must(t, s.Close())
 	s = open(t, dir)
 	defer s.Close()

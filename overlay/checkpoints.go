@@ -132,14 +132,18 @@ func (w *Workspace) listed() (inRAM, onDisk map[string]bool, err error) {
 
 // countDirty fills in how much changed between each checkpoint and the next epoch that one of them needs.
 func (w *Workspace) countDirty(list []checkpoint.Checkpoint) error {
-	retained := w.retained()
+	w.list.RLock()
+	epochs := w.checkpointEpochs() // pins alone are no checkpoints to count up to
+	w.list.RUnlock()
+	slices.Sort(epochs)
+	epochs = slices.Compact(epochs)
 	for i := range list {
 		if list[i].Status != checkpoint.Active {
 			continue
 		}
 		var end checkpoint.Epoch
-		if k, ok := slices.BinarySearch(retained, list[i].Epoch); ok && k+1 < len(retained) {
-			end = retained[k+1]
+		if k, ok := slices.BinarySearch(epochs, list[i].Epoch); ok && k+1 < len(epochs) {
+			end = epochs[k+1]
 		}
 		n, err := w.store.CountRange(list[i].Epoch, end, dirtyMax)
 		if err != nil {

@@ -181,14 +181,17 @@ func (t *Tree) Link(n *Node, dir *Node, name string) (Attr, error) {
 		return Attr{}, unix.ENOENT
 	}
 	defer from.done()
-	if err := t.protectLink(n, dir, d.fd, name); err != nil {
+	var st unix.Statx_t
+	if err := statFd(from.fd, &st); err != nil {
+		return Attr{}, err
+	}
+	if err := t.protectLink(n, &st, dir, d.fd, name); err != nil {
 		return Attr{}, err
 	}
 	// Through /proc, as AT_EMPTY_PATH would take CAP_DAC_READ_SEARCH; see linkat(2).
 	if err := unix.Linkat(unix.AT_FDCWD, procPath(from.fd), d.fd, name, unix.AT_SYMLINK_FOLLOW); err != nil {
 		return Attr{}, err
 	}
-	var st unix.Statx_t
 	if err := statAt(d.fd, name, &st); err != nil {
 		return Attr{}, err
 	}
@@ -202,8 +205,8 @@ func (t *Tree) Link(n *Node, dir *Node, name string) (Attr, error) {
 	return t.visibleAt(d.fd, name, &st), nil
 }
 
-// protectLink records the empty slot, and that what it gets is old, if it is.
-func (t *Tree) protectLink(n, dir *Node, dirfd int, name string) error {
+// protectLink records the empty slot, and that what it gets is old, if it is: linked describes that.
+func (t *Tree) protectLink(n *Node, linked *unix.Statx_t, dir *Node, dirfd int, name string) error {
 	if !t.protecting {
 		return nil
 	}
@@ -219,6 +222,9 @@ func (t *Tree) protectLink(n, dir *Node, dirfd int, name string) error {
 			return err
 		}
 		if !isNew {
+			if err := t.recordNames(l, linked, 1); err != nil {
+				return err
+			}
 			to := checkpoint.Slot{Dir: t.identity(dir), Name: name}
 			if err := l.MarkLinked(t.epoch, t.identity(n), to); err != nil {
 				return err

@@ -11,29 +11,29 @@ import (
 )
 
 // dirCache keeps a bounded number of directory descriptors open, the least recently used is closed first. One that is
-// in use is not closed.
-type dirCache struct {
+// in use is not closed. K says which directory one belongs to.
+type dirCache[K comparable] struct {
 	max int
 
 	mu      sync.Mutex // guards what follows
-	entries map[*Node]*dirEntry
-	lru     *list.List // of *dirEntry; the front was used last
+	entries map[K]*dirEntry[K]
+	lru     *list.List // of *dirEntry[K]; the front was used last
 }
 
-type dirEntry struct {
-	node    *Node
+type dirEntry[K comparable] struct {
+	key     K
 	fd      int
 	users   int
 	dropped bool // close it when the last user is done
 	place   *list.Element
 }
 
-func newDirCache(max int) *dirCache {
-	return &dirCache{max: max, entries: map[*Node]*dirEntry{}, lru: list.New()}
+func newDirCache[K comparable](max int) *dirCache[K] {
+	return &dirCache[K]{max: max, entries: map[K]*dirEntry[K]{}, lru: list.New()}
 }
 
 // get gives the entry of n, in use, or nil.
-func (c *dirCache) get(n *Node) *dirEntry {
+func (c *dirCache[K]) get(n K) *dirEntry[K] {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e := c.entries[n]
@@ -45,7 +45,7 @@ func (c *dirCache) get(n *Node) *dirEntry {
 }
 
 // add takes over fd as the descriptor of n and gives its entry, in use. Where n has one already, fd is closed.
-func (c *dirCache) add(n *Node, fd int) *dirEntry {
+func (c *dirCache[K]) add(n K, fd int) *dirEntry[K] {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if e := c.entries[n]; e != nil {
@@ -53,12 +53,12 @@ func (c *dirCache) add(n *Node, fd int) *dirEntry {
 		e.users++
 		return e
 	}
-	e := &dirEntry{node: n, fd: fd, users: 1}
+	e := &dirEntry[K]{key: n, fd: fd, users: 1}
 	e.place = c.lru.PushFront(e)
 	c.entries[n] = e
 	for old := c.lru.Back(); old != nil && c.lru.Len() > c.max; {
 		prev := old.Prev()
-		if victim := old.Value.(*dirEntry); victim.users == 0 {
+		if victim := old.Value.(*dirEntry[K]); victim.users == 0 {
 			c.remove(victim)
 		}
 		old = prev
@@ -66,7 +66,7 @@ func (c *dirCache) add(n *Node, fd int) *dirEntry {
 	return e
 }
 
-func (c *dirCache) done(e *dirEntry) {
+func (c *dirCache[K]) done(e *dirEntry[K]) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e.users--
@@ -76,10 +76,7 @@ func (c *dirCache) done(e *dirEntry) {
 }
 
 // drop closes the descriptor of n as soon as nobody uses it.
-func (c *dirCache) drop(n *Node) {
-	if !n.dir {
-		return
-	}
+func (c *dirCache[K]) drop(n K) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if e := c.entries[n]; e != nil {
@@ -88,8 +85,8 @@ func (c *dirCache) drop(n *Node) {
 }
 
 // remove takes an entry out. The caller holds mu.
-func (c *dirCache) remove(e *dirEntry) {
-	delete(c.entries, e.node)
+func (c *dirCache[K]) remove(e *dirEntry[K]) {
+	delete(c.entries, e.key)
 	c.lru.Remove(e.place)
 	e.dropped = true
 	if e.users == 0 {
@@ -97,7 +94,7 @@ func (c *dirCache) remove(e *dirEntry) {
 	}
 }
 
-func (c *dirCache) close() {
+func (c *dirCache[K]) close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, e := range c.entries {
@@ -108,9 +105,9 @@ func (c *dirCache) close() {
 // dirRef is a directory's descriptor in use. Call done once.
 type dirRef struct {
 	t    *Tree
-	e    *dirEntry // nil for one that is not in the cache
-	fd   int       // O_PATH
-	owns bool      // done closes fd
+	e    *dirEntry[*Node] // nil for one that is not in the cache
+	fd   int              // O_PATH
+	owns bool             // done closes fd
 }
 
 func (r dirRef) done() {
@@ -148,7 +145,7 @@ type step struct {
 }
 
 // stepsTo gives the way to n from the nearest directory that is open, or (start is nil then) from the trash.
-func (t *Tree) stepsTo(n *Node) (start *Node, base *dirEntry, fd int, steps []step, err error) {
+func (t *Tree) stepsTo(n *Node) (start *Node, base *dirEntry[*Node], fd int, steps []step, err error) {
 	t.nodesMu.RLock()
 	defer t.nodesMu.RUnlock()
 	for ; ; n = n.parent {

@@ -81,7 +81,29 @@ func (f *fsck) checkpoints(ctx context.Context) error {
 				f.found(c.ID, "its parent %s has no record", c.Parent)
 			}
 		}
-		if err := f.plan(c); err != nil {
+		if err := f.plan(c.ID, c.Epoch); err != nil {
+			return err
+		}
+	}
+	return f.pins(ctx)
+}
+
+// pins plans a rollback to the beginning of every epoch that is pinned.
+func (f *fsck) pins(ctx context.Context) error {
+	done := map[checkpoint.Epoch]bool{}
+	for _, p := range f.w.Pins() {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if done[p.Epoch] {
+			continue
+		}
+		done[p.Epoch] = true
+		if p.Epoch == 0 || p.Epoch > f.t.epoch {
+			f.found(p.Owner, "it pins the epoch %d, and the current one is %d", p.Epoch, f.t.epoch)
+			continue
+		}
+		if err := f.plan(p.Owner, p.Epoch); err != nil {
 			return err
 		}
 	}
@@ -100,16 +122,16 @@ func (w *Workspace) isYoung(id string) bool {
 	return false
 }
 
-func (f *fsck) plan(c checkpoint.Checkpoint) error {
-	fold, err := f.w.store.Fold(c.Epoch, 0)
+func (f *fsck) plan(where string, e checkpoint.Epoch) error {
+	fold, err := f.w.store.Fold(e, 0)
 	if err != nil {
-		f.found(c.ID, "its records can't be read: %v", err)
+		f.found(where, "its records can't be read: %v", err)
 		return nil
 	}
 	v := f.t.newFrozenView(fold)
 	defer v.close()
 	if _, err := f.t.makePlan(v); err != nil {
-		f.found(c.ID, "a rollback would fail: %v", err)
+		f.found(where, "a rollback would fail: %v", err)
 	}
 	return nil
 }

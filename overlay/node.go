@@ -91,7 +91,9 @@ func (t *Tree) release(n *Node) {
 		if t.nodes[n.id] == n {
 			delete(t.nodes, n.id)
 		}
-		t.dirs.drop(n)
+		if n.dir {
+			t.dirs.drop(n)
+		}
 		parent := n.parent
 		n.parent = nil
 		for _, l := range n.links {

@@ -21,6 +21,7 @@ type plan struct {
 	inodes  []*inodeRestore
 	wanted  map[checkpoint.ID]int    // of an inode: +1 for each slot that gets it, -1 for each that loses it
 	changes map[checkpoint.Slot]bool // the slots in slots
+	linked  map[checkpoint.ID]bool   // what these hold that has several names
 	remake  []checkpoint.ID          // directories that have to be made anew first; the plan is made again after that
 }
 
@@ -64,7 +65,7 @@ func integrity(path, format string, args ...any) error {
 
 // makePlan finds out what differs from the view, and proves that every preimage is there and is what was saved.
 func (t *Tree) makePlan(v *view) (*plan, error) {
-	p := &plan{t: t, view: v, wanted: map[checkpoint.ID]int{}, changes: map[checkpoint.Slot]bool{}}
+	p := &plan{t: t, view: v, wanted: map[checkpoint.ID]int{}, changes: map[checkpoint.Slot]bool{}, linked: map[checkpoint.ID]bool{}}
 	if err := p.checkOutside(); err != nil {
 		return nil, err
 	}
@@ -129,6 +130,7 @@ func (p *plan) planSlot(slot checkpoint.Slot, want checkpoint.Occupant) error {
 	c := &slotChange{slot: slot, dir: dir, want: want}
 	if st != nil {
 		c.held = p.t.occupantOf(st)
+		p.linked[c.held.ID] = st.Nlink > 1
 	}
 	if c.held.ID != want.ID && !p.isReplacement(c.held.ID, want.ID) {
 		p.change(c)
@@ -251,7 +253,9 @@ func (p *plan) takeOutIf(s checkpoint.Slot, is func(st *unix.Statx_t) bool) erro
 	if err != nil || st == nil || !is(st) {
 		return err
 	}
-	p.change(&slotChange{slot: s, dir: dir, held: p.t.occupantOf(st)})
+	held := p.t.occupantOf(st)
+	p.linked[held.ID] = st.Nlink > 1
+	p.change(&slotChange{slot: s, dir: dir, held: held})
 	return nil
 }
 

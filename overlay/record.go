@@ -165,6 +165,23 @@ func (t *Tree) recordAttrOf(l *logTx, n *Node, st *unix.Statx_t) error {
 	return nil
 }
 
+// recordNames notes how many names an old inode has that is about to get or lose some. If it has and will have at most one, whoever wants to know can tell
+// without that.
+func (t *Tree) recordNames(l *logTx, st *unix.Statx_t, more int) error {
+	if isDir(st) || st.Nlink <= 1 && more <= 0 {
+		return nil
+	}
+	id, names := t.idOf(st), t.visible(st).Nlink
+	if max(int(names), int(names)+more) <= 1 {
+		return nil
+	}
+	has, err := l.HasNames(t.epoch, id)
+	if err != nil || has {
+		return err
+	}
+	return l.PutNames(t.epoch, id, names)
+}
+
 // slotFor gives the slot of n, and sees to it that its directory can be found again. It is zero for the root and for
 // what is in the trash.
 func (t *Tree) slotFor(l *logTx, n *Node) (checkpoint.Slot, error) {

@@ -126,6 +126,9 @@ func (t *Tree) protectOccupant(dir *Node, dirfd int, name string, st *unix.Statx
 			return err
 		}
 		if keep = !isNew; keep {
+			if err := t.recordNames(l, st, -1); err != nil {
+				return err
+			}
 			if keep, err = t.isNeeded(l, dir, name, held.ID); err != nil {
 				return err
 			}

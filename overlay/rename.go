@@ -232,6 +232,9 @@ func (t *Tree) keepsReplaced(l *logTx, to *side) (bool, error) {
 	if err != nil || isNew {
 		return false, err
 	}
+	if err := t.recordNames(l, &to.st, -1); err != nil {
+		return false, err
+	}
 	if needed, err := t.isNeeded(l, to.dir, to.name, id); err != nil || !needed || !isDir(&to.st) {
 		return needed, err
 	}

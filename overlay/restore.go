@@ -69,7 +69,7 @@ func (r *restorer) remakeDir(old checkpoint.ID) error {
 	if err := renameNoReplace(r.t.tmpFd, name, r.t.trashFd, id.String()); err != nil {
 		return err
 	}
-	return r.w.store.PutAlias(old, id)
+	return r.w.store.PutAlias(old, id, r.intent.Epoch)
 }
 
 // apply makes the changes: everything that is wrong is moved aside, then everything that is missing is put in its place,

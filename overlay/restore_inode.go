@@ -226,10 +226,13 @@ func (r *restorer) dressPlainly(name string, a checkpoint.Attr) error {
 	return unix.UtimesNanoAt(tmp, name, mtimeOnly(a.Mtime), unix.AT_SYMLINK_NOFOLLOW)
 }
 
-// neededElsewhere reports whether another checkpoint may want the preimage again. What an earlier rollback could be undone by is
-// given up by this one.
+// neededElsewhere reports whether another checkpoint, a pin or an open state may want the preimage again. What an earlier rollback could be undone
+// by is given up by this one.
 func (r *restorer) neededElsewhere(i *inodeRestore) bool {
 	saved := r.view.fold.Saved[i.id]
+	if r.w.pinnedUpTo(saved) {
+		return true
+	}
 	r.w.list.RLock()
 	defer r.w.list.RUnlock()
 	for id, c := range r.w.checkpoints {

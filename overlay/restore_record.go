@@ -17,6 +17,7 @@ type recorder interface {
 	PutAttr(checkpoint.Epoch, checkpoint.ID, checkpoint.Attr) error
 	PutContent(checkpoint.Epoch, checkpoint.ID, checkpoint.Content) error
 	PutXattrs(checkpoint.Epoch, checkpoint.ID, []checkpoint.Xattr) error
+	PutNames(checkpoint.Epoch, checkpoint.ID, uint32) error
 	PutLoc(checkpoint.ID, checkpoint.Loc) error
 }
 
@@ -52,7 +53,41 @@ func (r *restorer) recordAll(b recorder) error {
 			return err
 		}
 	}
+	if err := r.recordNames(b); err != nil {
+		return err
+	}
 	return r.recordContents(b)
+}
+
+// recordNames notes how many names the inodes have that are about to get or lose some; see Tree.recordNames.
+func (r *restorer) recordNames(b recorder) error {
+	for id, more := range r.plan.wanted {
+		if id.IsZero() || more == 0 || more < 0 && !r.plan.linked[id] {
+			continue
+		}
+		var st unix.Statx_t
+		if err := r.view.stat(id, &st); err == unix.ENOENT {
+			continue // a directory that is going to be made anew
+		} else if err != nil {
+			return err
+		}
+		names := r.t.visible(&st).Nlink
+		if isDir(&st) || max(int(names), int(names)+more) <= 1 {
+			continue
+		}
+		has := false
+		err := r.view.read(func(tx *checkpoint.Tx) (err error) { has, err = tx.HasNames(r.intent.Epoch, id); return err })
+		if err != nil {
+			return err
+		}
+		if has {
+			continue
+		}
+		if err := b.PutNames(r.intent.Epoch, id, names); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // recordMovedDir notes the attributes of a directory that is about to be moved, which may change its modification time.

@@ -215,17 +215,3 @@ func (w *Workspace) readSmall(path string) string {
 	n, _ := f.ReadAt(buf, 0)
 	return strings.TrimSpace(string(buf[:n]))
 }
-
-// retained gives the epochs that active checkpoints need, in order; nil where there is none.
-func (w *Workspace) retained() []checkpoint.Epoch {
-	w.list.RLock()
-	defer w.list.RUnlock()
-	var es []checkpoint.Epoch
-	for _, c := range w.checkpoints {
-		if c.Status == checkpoint.Active || c.Status == checkpoint.RollingBack {
-			es = append(es, c.Epoch)
-		}
-	}
-	slices.Sort(es)
-	return slices.Compact(es)
-}

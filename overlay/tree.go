@@ -50,7 +50,7 @@ type Tree struct {
 	largeMin, blockSize    int64  // see blocks.go
 	privileged             bool   // the daemon is root: it gives new files to the caller
 	root                   *Node
-	dirs                   *dirCache
+	dirs                   *dirCache[*Node]
 	notifier               Notifier
 
 	mu         sync.RWMutex     // see doc.go
@@ -82,7 +82,7 @@ func newTree(store *checkpoint.Store, tier *tiers, log *slog.Logger, rootFd, tra
 	t := &Tree{
 		store: store, tier: tier, log: log, rootFd: rootFd, trashFd: trashFd, tmpFd: tmpFd,
 		largeMin: largeMin, blockSize: blockSize,
-		dirs:      newDirCache(dirCacheSize()),
+		dirs:      newDirCache[*Node](dirCacheSize()),
 		nodes:     map[checkpoint.ID]*Node{},
 		openFiles: map[*Node]struct{}{},
 	}

@@ -45,7 +45,10 @@ type Workspace struct {
 	checkpoints map[string]*checkpoint.Checkpoint // guarded by list
 	seq         uint64                            // guarded by list
 	head        string                            // the checkpoint that the live state comes from; guarded by list
+	pins        map[checkpoint.Pin]struct{}       // guarded by list
 	closed      bool                              // guarded by list
+
+	states *states
 }
 
 // Open opens the workspace, makes its store if there is none, and finishes a rollback that was cut short. It fails with
@@ -301,11 +304,17 @@ func subdir(dirfd int, name string) (int, error) {
 // load reads what an earlier process left.
 func (w *Workspace) load() error {
 	w.checkpoints = map[string]*checkpoint.Checkpoint{}
+	w.pins = map[checkpoint.Pin]struct{}{}
+	w.states = newStates(w)
 	w.folded = map[checkpoint.Epoch]checkpoint.Epoch{}
 	var all []checkpoint.Checkpoint
+	var pins []checkpoint.Pin
 	var epoch uint64
 	err := w.store.View(func(tx *checkpoint.Tx) (err error) {
 		if all, err = tx.Checkpoints(); err != nil {
+			return err
+		}
+		if pins, err = tx.Pins(); err != nil {
 			return err
 		}
 		if epoch, err = tx.Number(metaEpoch); err != nil {
@@ -321,6 +330,9 @@ func (w *Workspace) load() error {
 	for i := range all {
 		w.checkpoints[all[i].ID] = &all[i]
 		w.seq = max(w.seq, all[i].Seq)
+	}
+	for _, p := range pins { // before anything is swept, dropped or joined
+		w.pins[p] = struct{}{}
 	}
 	w.tree.epoch = max(checkpoint.Epoch(epoch), 1)
 	if err := w.setProtecting(); err != nil {
@@ -380,6 +392,7 @@ func (w *Workspace) Close() error {
 	w.events.close()
 	w.tree.mu.Lock()
 	defer w.tree.mu.Unlock()
+	w.states.end()
 	if err := w.tiers.settle(); err != nil {
 		w.log.Warn("preimages stay in RAM, where a reboot takes them", "err", err)
 	}

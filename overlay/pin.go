@@ -1,0 +1,214 @@
+//go:build linux
+
+package overlay
+
+import (
+	"slices"
+
+	"github.com/hyperfs/hyperfs/checkpoint"
+	"github.com/hyperfs/hyperfs/internal/errs"
+)
+
+// Pin keeps the state of an active checkpoint for owner, whatever becomes of the checkpoint: then is called in the transaction that
+// writes the pin, with the epoch at whose beginning the state is. It costs one commit. Errors: those of Rollback's checkpoint, and then's.
+func (w *Workspace) Pin(id, owner string, then func(tx *checkpoint.Tx, e checkpoint.Epoch) error) error {
+	leave, err := w.enter("fork", true) // what could drop the checkpoint holds it alone
+	if err != nil {
+		return err
+	}
+	defer leave()
+	c, err := w.target(id)
+	if err != nil {
+		return errs.Ensure("fork", id, err)
+	}
+	p := checkpoint.Pin{Epoch: c.Epoch, Owner: owner}
+	err = w.store.Update(func(tx *checkpoint.Tx) error {
+		if err := tx.PutPin(p); err != nil {
+			return err
+		}
+		return then(tx, p.Epoch)
+	})
+	if err != nil {
+		return errs.Ensure("fork", id, err)
+	}
+	w.list.Lock()
+	defer w.list.Unlock()
+	w.pins[p] = struct{}{}
+	return nil
+}
+
+// Unpin takes a pin back, in the transaction in which then is called. What nothing else needs is freed in the background.
+func (w *Workspace) Unpin(p checkpoint.Pin, then func(tx *checkpoint.Tx) error) error {
+	leave, err := w.enter("drop branch", false)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	w.list.RLock()
+	_, ok := w.pins[p]
+	w.list.RUnlock()
+	if !ok {
+		return errs.New(errs.NotFound, "drop branch", p.Owner, "it has not pinned the epoch %d", p.Epoch)
+	}
+	release := func(tx *checkpoint.Tx) error {
+		if err := tx.DeletePin(p); err != nil {
+			return err
+		}
+		return then(tx)
+	}
+	forget := func() {
+		w.list.Lock()
+		defer w.list.Unlock()
+		delete(w.pins, p)
+	}
+	if w.needers(p.Epoch) == 1 {
+		return errs.Ensure("drop branch", p.Owner, w.endNeed(release, forget))
+	}
+	err = w.store.Update(release)
+	if err == nil {
+		forget()
+	}
+	return errs.Ensure("drop branch", p.Owner, err)
+}
+
+// endNeed begins a new epoch, so that no record of the current one has to be told apart from those that nobody needs any more. What fn writes, and
+// done in memory, says who these are. The caller holds w.admin alone.
+func (w *Workspace) endNeed(fn func(tx *checkpoint.Tx) error, done func()) error {
+	w.tree.mu.Lock()
+	err := w.beginEpoch(func(tx *checkpoint.Tx, _ checkpoint.Epoch) error { return fn(tx) }, func() {})
+	if err == nil {
+		done()
+		err = w.setProtecting()
+	}
+	w.tree.mu.Unlock()
+	if err == nil {
+		w.collectInBackground()
+	}
+	return err
+}
+
+// needers counts who needs the state at the beginning of an epoch.
+func (w *Workspace) needers(e checkpoint.Epoch) int {
+	n := 0
+	for _, needed := range w.needed() {
+		if needed == e {
+			n++
+		}
+	}
+	return n
+}
+
+// Pins gives all pins.
+func (w *Workspace) Pins() []checkpoint.Pin {
+	w.list.RLock()
+	defer w.list.RUnlock()
+	var all []checkpoint.Pin
+	for p := range w.pins {
+		all = append(all, p)
+	}
+	return all
+}
+
+// needed gives the epochs that active checkpoints, pins and open states need, once for each of them.
+func (w *Workspace) needed() []checkpoint.Epoch {
+	w.list.RLock()
+	defer w.list.RUnlock()
+	return append(w.checkpointEpochs(), w.pinnedEpochs()...)
+}
+
+// pinnedEpochs gives those that pins and open states need, and that stay where they are. The caller holds w.list.
+func (w *Workspace) pinnedEpochs() []checkpoint.Epoch {
+	es := w.states.epochs()
+	for p := range w.pins {
+		es = append(es, p.Epoch)
+	}
+	return es
+}
+
+// pinnedUpTo reports whether the state before an epoch or one of those before it is pinned or open: a record of that epoch is part of what it is.
+func (w *Workspace) pinnedUpTo(last checkpoint.Epoch) bool {
+	w.list.RLock()
+	defer w.list.RUnlock()
+	return slices.ContainsFunc(w.pinnedEpochs(), func(e checkpoint.Epoch) bool { return e <= last })
+}
+
+// checkpointEpochs gives those that active checkpoints need. The caller holds w.list.
+func (w *Workspace) checkpointEpochs() []checkpoint.Epoch {
+	var es []checkpoint.Epoch
+	for _, c := range w.checkpoints {
+		if c.Status == checkpoint.Active || c.Status == checkpoint.RollingBack {
+			es = append(es, c.Epoch)
+		}
+	}
+	return es
+}
+
+// retained gives the epochs that are needed, in order; nil where there is none.
+func (w *Workspace) retained() []checkpoint.Epoch {
+	es := w.needed()
+	slices.Sort(es)
+	return slices.Compact(es)
+}
+
+// OpenState opens the state of the live tree at the beginning of an epoch that a checkpoint or a pin needs. It stays exact until it is closed, whatever becomes of
+// these. NOT_FOUND says that nobody has kept it.
+func (w *Workspace) OpenState(e checkpoint.Epoch) (State, error) {
+	leave, err := w.enter("open state", true)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	return w.openState(e)
+}
+
+// OpenCheckpoint opens the state that an active checkpoint has.
+func (w *Workspace) OpenCheckpoint(id string) (State, error) {
+	leave, err := w.enter("open state", true)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	c, err := w.target(id)
+	if err != nil {
+		return nil, errs.Ensure("open state", id, err)
+	}
+	return w.openState(c.Epoch)
+}
+
+// openState is for a caller who shares w.admin.
+func (w *Workspace) openState(e checkpoint.Epoch) (State, error) {
+	w.collecting.Lock() // nothing may be dropped or joined while the log is read
+	defer w.collecting.Unlock()
+	if w.needers(e) == 0 {
+		return nil, errs.New(errs.NotFound, "open state", "", "nobody has kept the state at the beginning of epoch %d", e)
+	}
+	s, err := w.states.openAt(e)
+	if err != nil {
+		return nil, errs.Ensure("open state", "", err)
+	}
+	return s, nil
+}
+
+// closeState gives a state back. If it was the last that needed its epoch, what that has kept is freed in the background.
+func (w *Workspace) closeState(s *state) {
+	if last := w.states.close(s); !last || w.needers(s.epoch) > 0 {
+		return
+	}
+	w.list.RLock()
+	defer w.list.RUnlock()
+	if w.closed {
+		return
+	}
+	w.gcing.Add(1) // Close waits for that after it has set closed
+	go func() {
+		defer w.gcing.Done()
+		w.admin.Lock()
+		defer w.admin.Unlock()
+		if w.needers(s.epoch) > 0 {
+			return
+		}
+		if err := w.endNeed(func(*checkpoint.Tx) error { return nil }, func() {}); err != nil {
+			w.log.Error("what a state has kept can't be freed; gc will", "err", err)
+		}
+	}()
+}
