@@ -100,16 +100,20 @@ func (h *Handle) Lseek(off int64, whence int) (int64, error) {
 	return unix.Seek(h.fd, off, whence)
 }
 
-// CopyFileRange is copy_file_range(2) from h to out.
-func (h *Handle) CopyFileRange(offIn int64, out *Handle, offOut int64, length, flags int) (n int, err error) {
+// CopyFileRange is copy_file_range(2) from h to out, a handle of the same tree.
+func (h *Handle) CopyFileRange(offIn int64, out File, offOut int64, length, flags int) (n int, err error) {
+	to, ok := out.(*Handle)
+	if !ok || to.t != h.t {
+		return 0, unix.EXDEV
+	}
 	length, err = h.available(offIn, length)
 	if err != nil {
 		return 0, err
 	}
-	err = out.change(spanOf(offOut, int64(length)), func() error {
+	err = to.change(spanOf(offOut, int64(length)), func() error {
 		return ignoringEINTR(func() (err error) {
-			in, to := offIn, offOut
-			n, err = unix.CopyFileRange(h.fd, &in, out.fd, &to, length, flags)
+			from, at := offIn, offOut
+			n, err = unix.CopyFileRange(h.fd, &from, to.fd, &at, length, flags)
 			return err
 		})
 	})
