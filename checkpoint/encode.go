@@ -21,6 +21,14 @@ import (
 //	r <id>                           a directory that was made anew → its new ID
 //	k <checkpoint ID>                checkpoint (JSON)
 //	m <name>                         counters, the intent of a rollback
+//
+// Of branches; a layer is named by its number:
+//
+//	y <layer>                        layer                → Layer
+//	e <layer> <dir> <name>           slot record          → LayerSlot
+//	i <layer> <id>                   inode record         → LayerInode
+//	b <branch number>                branch (JSON)
+//	h <checkpoint ID>                checkpoint of a branch (JSON)
 const (
 	keySlot       = 's'
 	keyAttr       = 'a'
@@ -34,6 +42,12 @@ const (
 	keyAlias      = 'r'
 	keyCheckpoint = 'k'
 	keyMeta       = 'm'
+
+	keyLayer            = 'y'
+	keyLayerSlot        = 'e'
+	keyLayerInode       = 'i'
+	keyBranch           = 'b'
+	keyBranchCheckpoint = 'h'
 )
 
 // recordVersion is the first byte of every binary value.
