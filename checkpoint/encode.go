@@ -24,6 +24,14 @@ import (
 //	o <epoch> <owner>                the state at the beginning of the epoch is needed
 //	k <checkpoint ID>                checkpoint (JSON)
 //	m <name>                         counters, the intent of a rollback
+//
+// Of branches; a layer is named by its number:
+//
+//	y <layer>                        layer                → Layer
+//	e <layer> <dir> <name>           slot record          → LayerSlot
+//	i <layer> <id>                   inode record         → LayerInode
+//	b <branch number>                branch (JSON)
+//	h <checkpoint ID>                checkpoint of a branch (JSON)
 const (
 	keySlot       = 's'
 	keyAttr       = 'a'
@@ -39,6 +47,12 @@ const (
 	keyPin        = 'o'
 	keyCheckpoint = 'k'
 	keyMeta       = 'm'
+
+	keyLayer            = 'y'
+	keyLayerSlot        = 'e'
+	keyLayerInode       = 'i'
+	keyBranch           = 'b'
+	keyBranchCheckpoint = 'h'
 )
 
 // recordVersion is the first byte of every binary value.

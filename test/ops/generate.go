@@ -25,14 +25,15 @@ type View struct {
 
 // Generator makes operations that mostly make sense.
 type Generator struct {
-	Root        bool // also what only root may do
-	Checkpoints bool // also operations on checkpoints
-	Simple      bool // of the operations on the tree, only those that are one step for the tree, and no handles
-	NoHandles   bool // nothing stays open from one operation to the next
-	NoDiscard   bool // no rollback without an undo checkpoint
-	NoShift     bool // no fallocate that shifts what follows: the kernel's FUSE has neither collapse nor insert
-	nextHandle  int
-	nextTmp     int
+	Root          bool // also what only root may do
+	Checkpoints   bool // also operations on checkpoints
+	Simple        bool // of the operations on the tree, only those that are one step for the tree, and no handles
+	NoHandles     bool // nothing stays open from one operation to the next
+	NoDiscard     bool // no rollback without an undo checkpoint
+	NoStaleWrites bool // no writes through handles from before a rollback
+	NoShift       bool // no fallocate that shifts what follows: the kernel's FUSE has neither collapse nor insert
+	nextHandle    int
+	nextTmp       int
 }
 
 // MaxEntries is the size of a tree beyond which a Generator rather removes than creates.
@@ -112,7 +113,7 @@ func (g *Generator) allows(k Kind) bool {
 	case Snapshot, Rollback, Undo, Drop, Promote, Restart, GC, Compare:
 		return g.Checkpoints
 	case StaleWrites:
-		return g.Checkpoints && !g.Simple && !g.NoHandles
+		return g.Checkpoints && !g.Simple && !g.NoHandles && !g.NoStaleWrites
 	case Chown:
 		return g.Root
 	}

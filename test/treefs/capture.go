@@ -15,8 +15,8 @@ import (
 // Capture is treestate.Capture through the tree: what its callers see, with the names that the FS remembers.
 func (f *FS) Capture() (treestate.State, error) {
 	defer f.begin()()
-	c := &capturer{fs: f, state: make(treestate.State), names: make(map[*overlay.Node][]string)}
-	if err := c.dir(f.tree.Root(), "."); err != nil {
+	c := &capturer{fs: f, state: make(treestate.State), names: make(map[overlay.Inode][]string)}
+	if err := c.dir(f.vol.Root(), "."); err != nil {
 		return nil, err
 	}
 	for _, paths := range c.names {
@@ -33,10 +33,10 @@ func (f *FS) Capture() (treestate.State, error) {
 type capturer struct {
 	fs    *FS
 	state treestate.State
-	names map[*overlay.Node][]string // the paths of each node
+	names map[overlay.Inode][]string // the paths of each node
 }
 
-func (c *capturer) dir(n *overlay.Node, path string) error {
+func (c *capturer) dir(n overlay.Inode, path string) error {
 	names, err := c.fs.readDir(n)
 	if err != nil {
 		return fmt.Errorf("list %q: %w", path, err)
@@ -65,8 +65,8 @@ func (c *capturer) dir(n *overlay.Node, path string) error {
 	return nil
 }
 
-func (c *capturer) add(n *overlay.Node, path string) error {
-	a, err := c.fs.tree.GetAttr(n, nil)
+func (c *capturer) add(n overlay.Inode, path string) error {
+	a, err := c.fs.vol.GetAttr(n, nil)
 	if err != nil {
 		return fmt.Errorf("stat %q: %w", path, err)
 	}
@@ -78,7 +78,7 @@ func (c *capturer) add(n *overlay.Node, path string) error {
 		e.Sum, err = c.sum(n)
 	case e.IsSymlink():
 		e.Size, e.Nlink = a.Size, a.Nlink
-		e.Target, err = c.fs.tree.Readlink(n)
+		e.Target, err = c.fs.vol.Readlink(n)
 	default:
 		e.Nlink, e.Rdev = a.Nlink, uint64(a.Rdev)
 	}
@@ -93,8 +93,8 @@ func (c *capturer) add(n *overlay.Node, path string) error {
 	return nil
 }
 
-func (c *capturer) sum(n *overlay.Node) (sum [32]byte, err error) {
-	h, err := c.fs.tree.Open(n, unix.O_RDONLY, false, c.fs.caller)
+func (c *capturer) sum(n overlay.Inode) (sum [32]byte, err error) {
+	h, err := c.fs.vol.Open(n, unix.O_RDONLY, false, c.fs.caller)
 	if err != nil {
 		return sum, err
 	}
@@ -115,15 +115,15 @@ func (c *capturer) sum(n *overlay.Node) (sum [32]byte, err error) {
 	}
 }
 
-func (c *capturer) xattrs(n *overlay.Node) (map[string]string, error) {
+func (c *capturer) xattrs(n overlay.Inode) (map[string]string, error) {
 	buf := make([]byte, 64<<10)
-	k, err := c.fs.tree.ListXattr(n, buf)
+	k, err := c.fs.vol.ListXattr(n, buf)
 	if err != nil || k == 0 {
 		return nil, err
 	}
 	out := make(map[string]string)
 	for name := range strings.SplitSeq(strings.TrimSuffix(string(buf[:k]), "\x00"), "\x00") {
-		k, err := c.fs.tree.GetXattr(n, name, buf)
+		k, err := c.fs.vol.GetXattr(n, name, buf)
 		if err != nil {
 			return nil, err
 		}

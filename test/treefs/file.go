@@ -12,8 +12,8 @@ import (
 // does with passthrough. Of all others the kernel would keep mapped pages that were written until it is asked for them.
 type file struct {
 	fs      *FS
-	h       *overlay.Handle
-	tmp     *overlay.Node // what Tmpfile has to give back
+	h       overlay.File
+	tmp     overlay.Inode // what Tmpfile has to give back
 	mapping ops.Mapping   // of a direct file
 	mapped  int64         // bytes, of one that isn't
 	dirty   []dirtyRange
@@ -46,14 +46,14 @@ func (x *file) WriteAt(p []byte, off int64) (int, error) {
 // Size implements ops.File.
 func (x *file) Size() (int64, error) {
 	x.fs.Flush()
-	a, err := x.fs.tree.GetAttr(x.h.Node(), x.h)
+	a, err := x.fs.vol.GetAttr(x.h.Inode(), x.h)
 	return a.Size, err
 }
 
 // Truncate implements ops.File.
 func (x *file) Truncate(size int64) error {
 	x.fs.Flush()
-	_, err := x.fs.tree.SetAttr(x.h.Node(), x.h, &overlay.SetAttr{Valid: overlay.SetSize, Size: size})
+	_, err := x.fs.vol.SetAttr(x.h.Inode(), x.h, &overlay.SetAttr{Valid: overlay.SetSize, Size: size})
 	return err
 }
 
@@ -130,7 +130,7 @@ func (x *file) Close() error {
 	x.fs.Flush()
 	err := x.mapping.Close()
 	if x.tmp != nil {
-		x.fs.tree.Forget(x.tmp, 1)
+		x.fs.vol.Forget(x.tmp, 1)
 	}
 	x.h.Release()
 	return errors.Join(err)

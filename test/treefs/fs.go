@@ -33,7 +33,7 @@ func (f *FS) Open(path string, flags int, mode uint32) (ops.File, error) {
 }
 
 func (f *FS) create(s slot, flags int, mode uint32) (ops.File, error) {
-	n, h, _, err := f.tree.Create(s.dir, s.name, flags, unix.S_IFREG|mode, f.direct(), f.caller)
+	n, h, _, err := f.vol.Create(s.dir, s.name, flags, unix.S_IFREG|mode, f.direct(), f.caller)
 	if err != nil {
 		return nil, err
 	}
@@ -43,8 +43,8 @@ func (f *FS) create(s slot, flags int, mode uint32) (ops.File, error) {
 
 // openNode refuses what the VFS refuses. The kernel sends O_TRUNC as a change of size, before the open or after it, unless the
 // file system says that it takes it in the open: then O_CREAT and O_EXCL are gone too.
-func (f *FS) openNode(n *overlay.Node, flags int) (ops.File, error) {
-	a, err := f.tree.GetAttr(n, nil)
+func (f *FS) openNode(n overlay.Inode, flags int) (ops.File, error) {
+	a, err := f.vol.GetAttr(n, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -57,7 +57,7 @@ func (f *FS) openNode(n *overlay.Node, flags int) (ops.File, error) {
 	default:
 		return nil, unix.ENXIO
 	}
-	h, err := f.tree.Open(n, flags&^(unix.O_CREAT|unix.O_EXCL), f.direct(), f.caller)
+	h, err := f.vol.Open(n, flags&^(unix.O_CREAT|unix.O_EXCL), f.direct(), f.caller)
 	if err != nil {
 		return nil, err
 	}
@@ -84,7 +84,7 @@ func (f *FS) Tmpfile(dir string, mode uint32) (ops.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	n, h, _, err := f.tree.Tmpfile(d, unix.O_RDWR|unix.O_TMPFILE, unix.S_IFREG|mode, f.direct(), f.caller)
+	n, h, _, err := f.vol.Tmpfile(d, unix.O_RDWR|unix.O_TMPFILE, unix.S_IFREG|mode, f.direct(), f.caller)
 	if err != nil {
 		return nil, err
 	}
@@ -98,7 +98,7 @@ func (f *FS) LinkFile(x ops.File, path string) error {
 	if err != nil {
 		return err
 	}
-	_, err = f.tree.Link(x.(*file).h.Node(), s.dir, s.name)
+	_, err = f.vol.Link(x.(*file).h.Inode(), s.dir, s.name)
 	f.forget(s)
 	return err
 }
@@ -113,8 +113,8 @@ func (f *FS) ReadDir(path string) ([]string, error) {
 	return f.readDir(n)
 }
 
-func (f *FS) readDir(n *overlay.Node) ([]string, error) {
-	d, err := f.tree.OpenDir(n)
+func (f *FS) readDir(n overlay.Inode) ([]string, error) {
+	d, err := f.vol.OpenDir(n)
 	if err != nil {
 		return nil, err
 	}
@@ -160,33 +160,33 @@ func (f *FS) Truncate(path string, size int64) error {
 	return unix.EINVAL
 }
 
-func (f *FS) setattr(n *overlay.Node, in *overlay.SetAttr) error {
-	_, err := f.tree.SetAttr(n, nil, in)
+func (f *FS) setattr(n overlay.Inode, in *overlay.SetAttr) error {
+	_, err := f.vol.SetAttr(n, nil, in)
 	return err
 }
 
 // Mkdir implements ops.FS.
 func (f *FS) Mkdir(path string, mode uint32) error {
-	return f.make(path, func(s slot) (*overlay.Node, overlay.Attr, error) {
-		return f.tree.Mkdir(s.dir, s.name, mode, f.caller)
+	return f.make(path, func(s slot) (overlay.Inode, overlay.Attr, error) {
+		return f.vol.Mkdir(s.dir, s.name, mode, f.caller)
 	})
 }
 
 // Symlink implements ops.FS.
 func (f *FS) Symlink(target, path string) error {
-	return f.make(path, func(s slot) (*overlay.Node, overlay.Attr, error) {
-		return f.tree.Symlink(s.dir, s.name, target, f.caller)
+	return f.make(path, func(s slot) (overlay.Inode, overlay.Attr, error) {
+		return f.vol.Symlink(s.dir, s.name, target, f.caller)
 	})
 }
 
 // Mknod implements ops.FS.
 func (f *FS) Mknod(path string, mode uint32, dev int) error {
-	return f.make(path, func(s slot) (*overlay.Node, overlay.Attr, error) {
-		return f.tree.Mknod(s.dir, s.name, mode, uint32(dev), f.caller)
+	return f.make(path, func(s slot) (overlay.Inode, overlay.Attr, error) {
+		return f.vol.Mknod(s.dir, s.name, mode, uint32(dev), f.caller)
 	})
 }
 
-func (f *FS) make(path string, fn func(slot) (*overlay.Node, overlay.Attr, error)) error {
+func (f *FS) make(path string, fn func(slot) (overlay.Inode, overlay.Attr, error)) error {
 	defer f.begin()()
 	s, err := f.slot(path)
 	if err != nil {
@@ -221,9 +221,9 @@ func (f *FS) remove(path string, dir bool) error {
 	case !dir && n.IsDir():
 		return unix.EISDIR
 	case dir:
-		err = f.tree.Rmdir(s.dir, s.name)
+		err = f.vol.Rmdir(s.dir, s.name)
 	default:
-		err = f.tree.Unlink(s.dir, s.name)
+		err = f.vol.Unlink(s.dir, s.name)
 	}
 	if err == nil {
 		f.forget(s)
@@ -246,7 +246,7 @@ func (f *FS) Rename(from, to string, flags uint) error {
 	if same || err != nil {
 		return err
 	}
-	if err := f.tree.Rename(a.dir, a.name, b.dir, b.name, uint32(flags)); err != nil {
+	if err := f.vol.Rename(a.dir, a.name, b.dir, b.name, uint32(flags)); err != nil {
 		return err
 	}
 	f.move(a, b, flags&unix.RENAME_EXCHANGE != 0)
@@ -308,7 +308,7 @@ func (f *FS) Link(from, to string) error {
 	if n.IsDir() {
 		return unix.EPERM
 	}
-	_, err = f.tree.Link(n, s.dir, s.name)
+	_, err = f.vol.Link(n, s.dir, s.name)
 	f.forget(s)
 	return err
 }
@@ -350,16 +350,16 @@ func (f *FS) Utimes(path string, ns int64) error {
 
 // SetXattr implements ops.FS.
 func (f *FS) SetXattr(path, name string, value []byte) error {
-	return f.xattr(path, name, func(n *overlay.Node) error { return f.tree.SetXattr(n, name, value, 0) })
+	return f.xattr(path, name, func(n overlay.Inode) error { return f.vol.SetXattr(n, name, value, 0) })
 }
 
 // DelXattr implements ops.FS.
 func (f *FS) DelXattr(path, name string) error {
-	return f.xattr(path, name, func(n *overlay.Node) error { return f.tree.RemoveXattr(n, name) })
+	return f.xattr(path, name, func(n overlay.Inode) error { return f.vol.RemoveXattr(n, name) })
 }
 
 // xattr refuses what the VFS refuses: user xattrs of what is neither a file nor a directory, ACLs of symlinks.
-func (f *FS) xattr(path, name string, fn func(*overlay.Node) error) error {
+func (f *FS) xattr(path, name string, fn func(overlay.Inode) error) error {
 	defer f.begin()()
 	n, a, err := f.stat(path)
 	if err != nil {

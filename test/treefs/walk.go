@@ -17,12 +17,12 @@ import (
 
 // FS is a tree with paths. It implements ops.FS.
 type FS struct {
-	tree   *overlay.Tree
+	vol    overlay.Volume
 	caller *overlay.Caller
 	o      Options
 
 	mu      sync.Mutex // guards what follows; notifications may come from any goroutine
-	dentry  map[slot]*overlay.Node
+	dentry  map[slot]overlay.Inode
 	pending []*file // files with mapped pages that were written and not yet given to the tree
 	opened  int     // files opened so far, to choose every other one
 }
@@ -37,17 +37,23 @@ type Options struct {
 
 // slot is a name in a directory.
 type slot struct {
-	dir  *overlay.Node
+	dir  overlay.Inode
 	name string
 }
 
-// New makes an FS and becomes the tree's notifier.
+// New makes an FS of the live tree and becomes its notifier.
 func New(tree *overlay.Tree, o Options) *FS {
-	f := &FS{tree: tree, o: o, dentry: make(map[slot]*overlay.Node)}
+	f := NewVolume(tree.Volume(), o)
+	tree.SetNotifier(f)
+	return f
+}
+
+// NewVolume makes an FS of a volume, whose notifier the caller makes it.
+func NewVolume(vol overlay.Volume, o Options) *FS {
+	f := &FS{vol: vol, o: o, dentry: make(map[slot]overlay.Inode)}
 	f.caller = &overlay.Caller{
 		UID: uint32(unix.Getuid()), GID: uint32(unix.Getgid()), PID: uint32(unix.Getpid()), Umask: umask(),
 	}
-	tree.SetNotifier(f)
 	return f
 }
 
@@ -59,13 +65,13 @@ func umask() uint32 {
 }
 
 // InvalEntry implements overlay.Notifier.
-func (f *FS) InvalEntry(dir overlay.Inode, name string) { f.forget(slot{dir.(*overlay.Node), name}) }
+func (f *FS) InvalEntry(dir overlay.Inode, name string) { f.forget(slot{dir, name}) }
 
 // InvalInode implements overlay.Notifier. The FS keeps neither attributes nor content.
 func (f *FS) InvalInode(overlay.Inode) {}
 
 // FlushInode implements overlay.Notifier: the kernel would write the dirty pages of n back.
-func (f *FS) FlushInode(n overlay.Inode) { f.flush(func(x *file) bool { return overlay.Inode(x.h.Node()) == n }) }
+func (f *FS) FlushInode(n overlay.Inode) { f.flush(func(x *file) bool { return x.h.Inode() == n }) }
 
 // Flush gives all mapped pages that were written to the tree.
 func (f *FS) Flush() { f.flush(func(*file) bool { return true }) }
@@ -88,14 +94,14 @@ func (f *FS) flush(which func(*file) bool) {
 }
 
 // lookup gives the node of a name, or an errno. The FS owns the reference; done may give it back.
-func (f *FS) lookup(dir *overlay.Node, name string) (*overlay.Node, error) {
+func (f *FS) lookup(dir overlay.Inode, name string) (overlay.Inode, error) {
 	s := slot{dir, name}
 	if n, known := f.kept(s); n != nil {
 		return n, nil
 	} else if known {
 		return nil, unix.ENOENT
 	}
-	n, _, err := f.tree.Lookup(dir, name)
+	n, _, err := f.vol.Lookup(dir, name)
 	if errors.Is(err, unix.ENOENT) {
 		f.keep(s, nil)
 	}
@@ -107,7 +113,7 @@ func (f *FS) lookup(dir *overlay.Node, name string) (*overlay.Node, error) {
 }
 
 // kept gives what is remembered of a name: a node, or that there is none.
-func (f *FS) kept(s slot) (n *overlay.Node, known bool) {
+func (f *FS) kept(s slot) (n overlay.Inode, known bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	n, known = f.dentry[s]
@@ -115,7 +121,7 @@ func (f *FS) kept(s slot) (n *overlay.Node, known bool) {
 }
 
 // keep remembers n, whose reference the FS owns from now on; nil means that there is no such name.
-func (f *FS) keep(s slot, n *overlay.Node) {
+func (f *FS) keep(s slot, n overlay.Inode) {
 	f.mu.Lock()
 	old := f.dentry[s]
 	f.dentry[s] = n
@@ -124,9 +130,9 @@ func (f *FS) keep(s slot, n *overlay.Node) {
 }
 
 // put gives one reference back.
-func (f *FS) put(n *overlay.Node) {
+func (f *FS) put(n overlay.Inode) {
 	if n != nil {
-		f.tree.Forget(n, 1)
+		f.vol.Forget(n, 1)
 	}
 }
 
@@ -141,7 +147,7 @@ func (f *FS) forget(s slot) {
 }
 
 // cut takes s and what is below it out and adds the nodes to gone. The caller holds mu.
-func (f *FS) cut(s slot, gone []*overlay.Node) []*overlay.Node {
+func (f *FS) cut(s slot, gone []overlay.Inode) []overlay.Inode {
 	n := f.dentry[s]
 	delete(f.dentry, s)
 	if n == nil {
@@ -186,7 +192,7 @@ func (f *FS) done() {
 func (f *FS) Drop() {
 	f.mu.Lock()
 	all := f.dentry
-	f.dentry = make(map[slot]*overlay.Node)
+	f.dentry = make(map[slot]overlay.Inode)
 	f.mu.Unlock()
 	for _, n := range all {
 		f.put(n)
@@ -194,8 +200,8 @@ func (f *FS) Drop() {
 }
 
 // dir walks to a directory. "" and "." are the root.
-func (f *FS) dir(path string) (*overlay.Node, error) {
-	n := f.tree.Root()
+func (f *FS) dir(path string) (overlay.Inode, error) {
+	n := f.vol.Root()
 	for name := range strings.SplitSeq(path, "/") {
 		if name == "" || name == "." {
 			continue
@@ -213,8 +219,8 @@ func (f *FS) dir(path string) (*overlay.Node, error) {
 }
 
 // notDir is the error of a walk through something that isn't a directory.
-func (f *FS) notDir(n *overlay.Node) error {
-	a, err := f.tree.GetAttr(n, nil)
+func (f *FS) notDir(n overlay.Inode) error {
+	a, err := f.vol.GetAttr(n, nil)
 	if err == nil && a.Mode&unix.S_IFMT == unix.S_IFLNK {
 		return unix.ELOOP
 	}
@@ -233,9 +239,9 @@ func (f *FS) slot(path string) (slot, error) {
 }
 
 // node walks to what path names, without following it.
-func (f *FS) node(path string) (*overlay.Node, error) {
+func (f *FS) node(path string) (overlay.Inode, error) {
 	if path == "." {
-		return f.tree.Root(), nil
+		return f.vol.Root(), nil
 	}
 	s, err := f.slot(path)
 	if err != nil {
@@ -245,11 +251,11 @@ func (f *FS) node(path string) (*overlay.Node, error) {
 }
 
 // stat walks to what path names and gives its attributes too.
-func (f *FS) stat(path string) (*overlay.Node, overlay.Attr, error) {
+func (f *FS) stat(path string) (overlay.Inode, overlay.Attr, error) {
 	n, err := f.node(path)
 	if err != nil {
 		return nil, overlay.Attr{}, err
 	}
-	a, err := f.tree.GetAttr(n, nil)
+	a, err := f.vol.GetAttr(n, nil)
 	return n, a, err
 }

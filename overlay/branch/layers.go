@@ -1,0 +1,293 @@
+//go:build linux
+
+package branch
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/hyperfs/hyperfs/checkpoint"
+	"github.com/hyperfs/hyperfs/internal/crash"
+	"github.com/hyperfs/hyperfs/internal/errs"
+	"github.com/hyperfs/hyperfs/overlay"
+)
+
+// unreachable gives the layers that no active branch, no active checkpoint and no volume in use stands on. The caller holds admin alone, or
+// nobody else has the manager.
+func (m *Manager) unreachable() []uint64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	needed := map[uint64]bool{}
+	need := func(num uint64) {
+		for ; num != 0 && !needed[num]; num = m.layers[num].Parent {
+			needed[num] = true
+		}
+	}
+	for _, b := range m.active {
+		need(b.Layer)
+		need(b.Fork) // it is what the branch is compared with
+	}
+	for _, c := range m.checkpoints {
+		if c.Status == checkpoint.Active {
+			need(c.Layer)
+		}
+	}
+	for key, v := range m.volumes {
+		if v.readonly {
+			need(key.layer)
+		}
+	}
+	var gone []uint64
+	for num := range m.layers {
+		if !needed[num] {
+			gone = append(gone, num)
+		}
+	}
+	slices.Sort(gone)
+	return gone
+}
+
+// free removes the layers that nobody needs, and then what they had in the pool. The caller holds admin alone, or nobody else has
+// the manager.
+func (m *Manager) free() (overlay.GCResult, error) {
+	var res overlay.GCResult
+	gone := m.unreachable()
+	if len(gone) == 0 {
+		return res, nil
+	}
+	defer m.store.Urgent()()
+	pool, err := m.store.DropLayers(gone)
+	if err != nil {
+		return res, err
+	}
+	crash.Point("branch-freed")
+	m.mu.Lock()
+	for _, num := range gone {
+		delete(m.layers, num)
+	}
+	m.mu.Unlock()
+	for _, num := range pool {
+		res.Bytes += m.allocated(num)
+		m.discard(num)
+		res.Backups++
+	}
+	res.Records = len(pool)
+	return res, nil
+}
+
+func (m *Manager) allocated(num uint64) int64 {
+	a, err := m.pool.stat(num)
+	if err != nil {
+		return 0
+	}
+	return a.Blocks * 512
+}
+
+// named gives the numbers that inode records name, each with its layer.
+func (m *Manager) named() (map[uint64]uint64, error) {
+	named := map[uint64]uint64{}
+	err := m.store.View(func(tx *checkpoint.Tx) error {
+		return tx.EachInodeOfLayers(func(layer uint64, _ checkpoint.ID, i checkpoint.LayerInode) error {
+			named[i.Pool] = layer
+			return nil
+		})
+	})
+	return named, err
+}
+
+// unnamed gives what is in the pool that no record names and nobody is working on. The pool comes first, then who is busy, then the records:
+// so what is being recorded meanwhile is seen in one of them.
+func (m *Manager) unnamed() ([]uint64, error) {
+	var there []uint64
+	if err := m.pool.each(func(n uint64) error { there = append(there, n); return nil }); err != nil {
+		return nil, err
+	}
+	m.pool.mu.Lock()
+	there = slices.DeleteFunc(there, func(n uint64) bool { _, busy := m.pool.busy[n]; return busy })
+	m.pool.mu.Unlock()
+	named, err := m.named()
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(there, func(n uint64) bool { _, ok := named[n]; return ok }), nil
+}
+
+// sweep removes what a death has left in the pool.
+func (m *Manager) sweep() (overlay.GCResult, error) {
+	var res overlay.GCResult
+	left, err := m.unnamed()
+	for _, n := range left {
+		res.Bytes += m.allocated(n)
+		m.discard(n)
+		res.Backups++
+	}
+	return res, err
+}
+
+// GC frees what no active branch or checkpoint needs. Most of it is freed as soon as a branch is dropped; this also finds what a crash left, and
+// forgets the records of branches and checkpoints that are no more.
+func (m *Manager) GC(ctx context.Context) (overlay.GCResult, error) {
+	leave, err := m.enter("gc", false)
+	if err != nil {
+		return overlay.GCResult{}, err
+	}
+	defer leave()
+	defer m.store.Urgent()()
+	if err := ctx.Err(); err != nil {
+		return overlay.GCResult{}, err
+	}
+	res, err := m.free()
+	if err != nil {
+		return res, errs.Ensure("gc", "", err)
+	}
+	swept, err := m.sweep()
+	res.Backups += swept.Backups
+	res.Bytes += swept.Bytes
+	if err != nil {
+		return res, errs.Ensure("gc", "", err)
+	}
+	forgotten, err := m.forgetEnded()
+	res.Checkpoints += forgotten
+	return res, errs.Ensure("gc", "", err)
+}
+
+// forgetEnded removes the records of branches that ended, unless an active one descends from them, and of their checkpoints.
+func (m *Manager) forgetEnded() (checkpoints int, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	wanted := map[uint64]bool{}
+	for _, b := range m.active {
+		for ; b != nil && !wanted[b.Num]; b = m.branches[b.ParentNum] {
+			wanted[b.Num] = true
+		}
+	}
+	var branches []uint64
+	for num := range m.branches {
+		if !wanted[num] {
+			branches = append(branches, num)
+		}
+	}
+	var ids []string
+	for id, c := range m.checkpoints {
+		if !wanted[c.BranchNum] {
+			ids = append(ids, id)
+		}
+	}
+	err = m.store.Update(func(tx *checkpoint.Tx) error {
+		for _, num := range branches {
+			if err := tx.DeleteBranch(num); err != nil {
+				return err
+			}
+		}
+		for _, id := range ids {
+			if err := tx.DeleteBranchCheckpoint(id); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return 0, err
+	}
+	for _, num := range branches {
+		delete(m.branches, num)
+	}
+	for _, id := range ids {
+		delete(m.checkpoints, id)
+	}
+	return len(ids), nil
+}
+
+// Fsck checks what must hold: every layer stands on one that is there; every branch and checkpoint has its layer; every inode record has a
+// pool inode of its own, and every pool inode a record.
+func (m *Manager) Fsck(ctx context.Context) ([]overlay.Problem, error) {
+	leave, err := m.enter("fsck", false)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if _, err := m.free(); err != nil { // what is about to be freed is no problem
+		return nil, errs.Ensure("fsck", "", err)
+	}
+	problems := m.checkLayers()
+	more, err := m.checkPool()
+	return append(problems, more...), errs.Ensure("fsck", "", err)
+}
+
+func (m *Manager) checkLayers() (problems []overlay.Problem) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	missing := func(where string, num uint64) {
+		if _, ok := m.layers[num]; !ok {
+			problems = append(problems, overlay.Problem{Where: where, What: fmt.Sprintf("layer %d is missing", num)})
+		}
+	}
+	for num, l := range m.layers {
+		if l.Parent != 0 {
+			missing(fmt.Sprintf("layer %d", num), l.Parent)
+		}
+	}
+	for name, b := range m.active {
+		missing("branch "+name, b.Layer)
+	}
+	for id, c := range m.checkpoints {
+		if c.Status == checkpoint.Active {
+			missing("checkpoint "+id, c.Layer)
+		}
+	}
+	return problems
+}
+
+func (m *Manager) checkPool() (problems []overlay.Problem, err error) {
+	unnamed, err := m.unnamed()
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range unnamed {
+		problems = append(problems, overlay.Problem{Where: poolName(n), What: "no record names it"})
+	}
+	layers := map[uint64]bool{}
+	m.mu.Lock()
+	for num := range m.layers {
+		layers[num] = true
+	}
+	m.mu.Unlock()
+	type owner struct {
+		layer uint64
+		id    checkpoint.ID
+	}
+	owners := map[uint64]owner{}
+	var gone []uint64
+	err = m.store.View(func(tx *checkpoint.Tx) error {
+		return tx.EachInodeOfLayers(func(layer uint64, id checkpoint.ID, i checkpoint.LayerInode) error {
+			say := func(format string, args ...any) {
+				problems = append(problems, overlay.Problem{Where: fmt.Sprintf("inode %s of layer %d", id, layer), What: fmt.Sprintf(format, args...)})
+			}
+			if !layers[layer] {
+				say("the layer is missing")
+			}
+			if o, ok := owners[i.Pool]; ok {
+				say("%s is also inode %s of layer %d", poolName(i.Pool), o.id, o.layer)
+			}
+			owners[i.Pool] = owner{layer, id}
+			if _, err := m.pool.stat(i.Pool); err != nil {
+				gone = append(gone, i.Pool)
+			}
+			return nil
+		})
+	})
+	if err != nil || len(gone) == 0 {
+		return problems, err
+	}
+	named, err := m.named() // a copy-up may have replaced it meanwhile
+	for _, n := range gone {
+		if layer, ok := named[n]; ok {
+			problems = append(problems, overlay.Problem{Where: poolName(n), What: fmt.Sprintf("it is missing; layer %d names it", layer)})
+		}
+	}
+	return problems, err
+}
