@@ -40,11 +40,15 @@ func (c *Client) Reserve(ctx context.Context) (string, error) {
 
 // List gives the checkpoints that o lets through, oldest first.
 func (c *Client) List(ctx context.Context, o overlay.ListOptions) ([]checkpoint.Checkpoint, error) {
+	var r CheckpointsReply
+	err := c.call(ctx, "list", http.MethodGet, "/v1/checkpoints", listValues(o), nil, &r)
+	return r.Checkpoints, err
+}
+
+func listValues(o overlay.ListOptions) url.Values {
 	q := values("branch", o.Branch, "subagent", o.Subagent, "agent", o.Agent)
 	setFlag(q, "all", o.IncludeInactive)
-	var r CheckpointsReply
-	err := c.call(ctx, "list", http.MethodGet, "/v1/checkpoints", q, nil, &r)
-	return r.Checkpoints, err
+	return q
 }
 
 // Show gives one checkpoint with its relatives.
@@ -62,9 +66,9 @@ func (c *Client) Rollback(ctx context.Context, id string, o overlay.RollbackOpti
 	return r, c.byID(ctx, "rollback", http.MethodPost, id, "/rollback", &o, &r)
 }
 
-// Undo undoes the last rollback.
-func (c *Client) Undo(ctx context.Context) (r overlay.RollbackResult, err error) {
-	return r, c.call(ctx, "undo", http.MethodPost, "/v1/undo", nil, nil, &r)
+// Undo undoes the last rollback of a branch; "" is main.
+func (c *Client) Undo(ctx context.Context, branch string) (r overlay.RollbackResult, err error) {
+	return r, c.call(ctx, "undo", http.MethodPost, "/v1/undo", values("branch", branch), nil, &r)
 }
 
 // Promote accepts what is there now. With a patch asked for, a failure to make it leaves the checkpoint active.
@@ -74,10 +78,18 @@ func (c *Client) Promote(ctx context.Context, id string, o PromoteOptions) (r Pr
 	return r, err
 }
 
-// Diff gives what differs between two checkpoints: from "" is the newest one, to "" is now. With expand, what is below a
-// new directory is listed too.
-func (c *Client) Diff(ctx context.Context, from, to string, expand bool) (overlay.Diff, error) {
-	q := values("from", from, "to", to)
+// Between names two states of a branch.
+type Between struct {
+	Branch string // "" is main
+	From   string // ID of a checkpoint; "" is the newest one
+	To     string // ID of a checkpoint; "" is now
+}
+
+func (b Between) values() url.Values { return values("branch", b.Branch, "from", b.From, "to", b.To) }
+
+// Diff gives what differs between two states. With expand, what is below a new directory is listed too.
+func (c *Client) Diff(ctx context.Context, b Between, expand bool) (overlay.Diff, error) {
+	q := b.values()
 	setFlag(q, "expand", expand)
 	var r DiffReply
 	err := c.call(ctx, "diff", http.MethodGet, "/v1/diff", q, nil, &r)
@@ -86,8 +98,8 @@ func (c *Client) Diff(ctx context.Context, from, to string, expand bool) (overla
 }
 
 // Patch writes the same as a patch that git apply takes to w. If it gives nil, all of the patch was written.
-func (c *Client) Patch(ctx context.Context, from, to string, w io.Writer) error {
-	resp, err := c.stream(ctx, "patch", "/v1/patch", values("from", from, "to", to))
+func (c *Client) Patch(ctx context.Context, b Between, w io.Writer) error {
+	resp, err := c.stream(ctx, "patch", "/v1/patch", b.values())
 	if err != nil {
 		return err
 	}
@@ -113,10 +125,10 @@ func (f *readFailure) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Reconcile gives what changed since a checkpoint; "" is the newest one.
-func (c *Client) Reconcile(ctx context.Context, id string) (overlay.ReconcileResult, error) {
+// Reconcile gives what changed in a branch since a checkpoint: branch "" is main, id "" the newest one.
+func (c *Client) Reconcile(ctx context.Context, branch, id string) (overlay.ReconcileResult, error) {
 	var r ReconcileReply
-	err := c.call(ctx, "reconcile", http.MethodGet, "/v1/reconcile", values("checkpoint", id), nil, &r)
+	err := c.call(ctx, "reconcile", http.MethodGet, "/v1/reconcile", values("branch", branch, "checkpoint", id), nil, &r)
 	r.restore()
 	return r.ReconcileResult, err
 }

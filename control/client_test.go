@@ -87,14 +87,14 @@ func TestErrorsCrossTheSocketWhole(t *testing.T) {
 	if !errors.As(err, &e) || e.Code != NotFound || e.Op != "find checkpoint" || e.On != "ckpt_none" || e.Hint == "" || e.Err.Error() != "there is none" {
 		t.Errorf("Rollback of an unknown checkpoint = %#v", err)
 	}
-	_, err = s.Undo(ctx)
+	_, err = s.Undo(ctx, "")
 	wantCode(t, err, Rollback, "no rollback to undo")
 }
 
 func TestEveryCodeSurvivesTheRoundTrip(t *testing.T) {
 	for code := range httpStatus {
 		w := &fakeWorkspace{fail: errs.New(code, "patch", "x", "why")}
-		err := start(t, w).Patch(ctx, "", "", io.Discard)
+		err := start(t, w).Patch(ctx, Between{}, io.Discard)
 		wantCode(t, err, code, "patch x: why")
 	}
 }
@@ -117,11 +117,11 @@ func TestPathsThatAreNotUTF8SurviveTheRoundTrip(t *testing.T) {
 		patch: "+caf\xe9\n",
 	}
 	s := start(t, w)
-	d, err := s.Diff(ctx, "a", "b", true)
+	d, err := s.Diff(ctx, Between{From: "a", To: "b"}, true)
 	if want := (overlay.Diff{From: "a", To: "b", Changes: w.diff.Changes}); err != nil || !reflect.DeepEqual(d, want) {
 		t.Errorf("Diff = %#v, %v; want %#v", d, err, want)
 	}
-	r, err := s.Reconcile(ctx, "a")
+	r, err := s.Reconcile(ctx, "", "a")
 	want := w.changed
 	want.Checkpoint = "a"
 	if err != nil || !reflect.DeepEqual(r, want) {
@@ -138,7 +138,7 @@ func TestPatchArrivesWholeWhateverItsSize(t *testing.T) {
 	for _, size := range []int{0, 1, spoolMemory - 1, spoolMemory, spoolMemory + 1, 5 * spoolMemory} {
 		w := &fakeWorkspace{patch: strings.Repeat("x", size)}
 		var got bytes.Buffer
-		if err := start(t, w).Patch(ctx, "", "", &got); err != nil || got.String() != w.patch {
+		if err := start(t, w).Patch(ctx, Between{}, &got); err != nil || got.String() != w.patch {
 			t.Errorf("a patch of %d bytes came as %d, %v", size, got.Len(), err)
 		}
 	}
@@ -147,7 +147,7 @@ func TestPatchArrivesWholeWhateverItsSize(t *testing.T) {
 func TestPatchThatFailsLateIsAnErrorAndNotAShortPatch(t *testing.T) {
 	w := &fakeWorkspace{patch: strings.Repeat("x", 3*spoolMemory), fail: errs.New(Integrity, "patch", "a.txt", "preimage is corrupt")}
 	var got bytes.Buffer
-	err := start(t, w).Patch(ctx, "", "", &got)
+	err := start(t, w).Patch(ctx, Between{}, &got)
 	wantCode(t, err, Integrity, "a.txt")
 	if got.Len() != 0 {
 		t.Errorf("%d bytes of a failed patch arrived", got.Len())
@@ -165,7 +165,7 @@ func TestPromoteRefusesAPatchThatDoesNotFit(t *testing.T) {
 
 func TestWriterErrorsOfAPatchAreNotTheDaemons(t *testing.T) {
 	w := &fakeWorkspace{patch: strings.Repeat("x", 3*spoolMemory)}
-	err := start(t, w).Patch(ctx, "", "", brokenWriter{})
+	err := start(t, w).Patch(ctx, Between{}, brokenWriter{})
 	if !errors.Is(err, io.ErrShortBuffer) || strings.Contains(err.Error(), "daemon") {
 		t.Errorf("Patch into a broken writer = %v", err)
 	}

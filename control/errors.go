@@ -78,10 +78,11 @@ func statusOf(err error) int {
 // WireError is an Error on the wire.
 type WireError struct {
 	Code    Code   `json:"code"`
-	Message string `json:"message"` // why
-	Op      string `json:"op"`      // what was being done
-	On      string `json:"on"`      // what it was done to: a path, a checkpoint ID, or the name of a wrong field
-	Hint    string `json:"hint"`    // what to do about it
+	Message string `json:"message"`           // why
+	Op      string `json:"op"`                // what was being done
+	On      string `json:"on"`                // what it was done to: a path, a checkpoint ID, or the name of a wrong field
+	Hint    string `json:"hint"`              // what to do about it
+	Details any    `json:"details,omitempty"` // what more there is to say; of a BRANCH_CONFLICT, what merge replies otherwise
 }
 
 // ErrorReply is the body of every reply whose status is not 2xx, and what --json shows of a failure.
@@ -95,19 +96,23 @@ func NewErrorReply(err error) ErrorReply {
 	if !errors.As(err, &e) {
 		return ErrorReply{WireError{Code: Internal, Message: err.Error()}}
 	}
-	return ErrorReply{WireError{Code: e.Code, Message: e.Err.Error(), Op: e.Op, On: e.On, Hint: e.Hint}}
+	return ErrorReply{WireError{Code: e.Code, Message: e.Err.Error(), Op: e.Op, On: e.On, Hint: e.Hint, Details: e.Details}}
 }
 
 // Err turns the wire form back into an *Error.
 func (r ErrorReply) Err() error {
 	w := r.Error
-	return &Error{Code: w.Code, Op: w.Op, On: w.On, Err: errors.New(w.Message), Hint: w.Hint}
+	return &Error{Code: w.Code, Op: w.Op, On: w.On, Err: errors.New(w.Message), Hint: w.Hint, Details: w.Details}
 }
 
 // decodeError turns the body of a failed reply into an *Error. A body that is not ours is quoted in part.
 func decodeError(op string, status int, body []byte) error {
-	var r ErrorReply
+	var details json.RawMessage // left as it is: only who asked knows what it says
+	r := ErrorReply{WireError{Details: &details}}
 	if err := json.Unmarshal(body, &r); err == nil && r.Error.Code != "" {
+		if r.Error.Details = nil; len(details) > 0 {
+			r.Error.Details = details
+		}
 		return r.Err()
 	}
 	const most = 200

@@ -28,13 +28,17 @@ func snapshot(s *Server, ctx context.Context, _ *call, o *overlay.SnapshotOption
 }
 
 func list(s *Server, _ context.Context, c *call, _ *none) (CheckpointsReply, error) {
-	l, err := s.workspace.List(overlay.ListOptions{
+	l, err := s.workspace.List(listOptions(c))
+	return CheckpointsReply{nonNil(l)}, err
+}
+
+func listOptions(c *call) overlay.ListOptions {
+	return overlay.ListOptions{
 		Branch:          c.query["branch"],
 		Subagent:        c.query["subagent"],
 		Agent:           c.query["agent"],
 		IncludeInactive: c.query.flag("all"),
-	})
-	return CheckpointsReply{nonNil(l)}, err
+	}
 }
 
 func reserve(s *Server, _ context.Context, _ *call, _ *none) (ReserveReply, error) {
@@ -61,18 +65,30 @@ func rollback(s *Server, ctx context.Context, c *call, o *overlay.RollbackOption
 	return s.workspace.Rollback(ctx, c.id, *o)
 }
 
-func undo(s *Server, ctx context.Context, _ *call, _ *none) (overlay.RollbackResult, error) {
-	return s.workspace.Undo(ctx)
+func undo(s *Server, ctx context.Context, c *call, _ *none) (r overlay.RollbackResult, err error) {
+	h, err := s.in(c)
+	if err != nil {
+		return r, err
+	}
+	return h.Undo(ctx)
 }
 
-func diff(s *Server, ctx context.Context, c *call, _ *none) (DiffReply, error) {
-	d, err := s.workspace.Diff(ctx, c.query["from"], c.query["to"], c.query.flag("expand"))
+func diff(s *Server, ctx context.Context, c *call, _ *none) (r DiffReply, err error) {
+	h, err := s.in(c)
+	if err != nil {
+		return r, err
+	}
+	d, err := h.Diff(ctx, c.query["from"], c.query["to"], c.query.flag("expand"))
 	return NewDiffReply(d), err
 }
 
-func reconcile(s *Server, ctx context.Context, c *call, _ *none) (ReconcileReply, error) {
-	r, err := s.workspace.Reconcile(ctx, c.query["checkpoint"])
-	return NewReconcileReply(r), err
+func reconcile(s *Server, ctx context.Context, c *call, _ *none) (r ReconcileReply, err error) {
+	h, err := s.in(c)
+	if err != nil {
+		return r, err
+	}
+	changed, err := h.Reconcile(ctx, c.query["checkpoint"])
+	return NewReconcileReply(changed), err
 }
 
 func gc(s *Server, ctx context.Context, _ *call, _ *none) (overlay.GCResult, error) {

@@ -212,7 +212,7 @@ func TestClientKeepsCallsAndStreamsApart(t *testing.T) {
 		if _, err := s.Status(ctx); err != nil {
 			t.Fatal(err)
 		}
-		if err := s.Patch(ctx, "", "", &text); err != nil {
+		if err := s.Patch(ctx, Between{}, &text); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -54,6 +54,24 @@ func eachReconcilePath(r *overlay.ReconcileResult, fn func(pointer string, s *st
 	}
 }
 
+// eachMergePath calls fn with the JSON Pointer and the address of every path of m.
+func eachMergePath(m *overlay.MergeResult, fn func(pointer string, s *string)) {
+	for i := range m.Steps {
+		at := "/steps/" + strconv.Itoa(i)
+		fn(at+"/path", &m.Steps[i].Path)
+		if m.Steps[i].From != "" {
+			fn(at+"/from", &m.Steps[i].From)
+		}
+	}
+	for i := range m.Conflicts {
+		at, c := "/conflicts/"+strconv.Itoa(i), &m.Conflicts[i]
+		fn(at+"/path", &c.Path)
+		fn(at+"/ours", &c.Ours)
+		fn(at+"/theirs", &c.Theirs)
+		fn(at+"/detail", &c.Detail)
+	}
+}
+
 // NewDiffReply gives d's wire form.
 func NewDiffReply(d overlay.Diff) DiffReply {
 	r := DiffReply{Diff: d}

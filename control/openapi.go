@@ -73,6 +73,10 @@ func parameters(r route) []any {
 		list = append(list, object{"name": "id", "in": "path", "required": true, "description": "ID of the checkpoint",
 			"schema": object{"type": "string"}})
 	}
+	if strings.Contains(r.path, "{name}") {
+		list = append(list, object{"name": "name", "in": "path", "required": true, "description": "name of the branch",
+			"schema": object{"type": "string"}})
+	}
 	for _, p := range r.query {
 		schema := object{"type": "string", "minLength": 1}
 		if p.flag {

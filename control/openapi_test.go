@@ -65,7 +65,7 @@ func TestTheDocumentAndTheServerHaveTheSameRoutes(t *testing.T) {
 			if method = strings.ToUpper(method); method == "GET" && path == "/v1/events" || path == "/v1/unmount" {
 				continue // one does not end, the other ends the server; their own tests call them
 			}
-			status, body, _ := s.do(t, method, strings.ReplaceAll(path, "{id}", "none"), nil)
+			status, body, _ := s.do(t, method, strings.NewReplacer("{id}", "none", "{name}", "none").Replace(path), nil)
 			if status == 405 || bytes.Contains(body, []byte("no such call")) {
 				t.Errorf("%s %s is documented but not served: %d %s", method, path, status, body)
 			}
@@ -83,9 +83,9 @@ func TestTheDocumentAndTheServerHaveTheSameRoutes(t *testing.T) {
 }
 
 func TestRepliesAreWhatTheDocumentSays(t *testing.T) {
-	s := start(t, &fakeWorkspace{
+	s := start(t, &forkable{fakeWorkspace: &fakeWorkspace{
 		diff: overlay.Diff{Changes: []overlay.Change{{Kind: overlay.Modified, Path: "\xff", Type: "file", What: []string{"content"}, Mode: 0o100644, Size: 1}}},
-	})
+	}})
 	if _, err := s.Snapshot(ctx, overlay.SnapshotOptions{ID: "one", Message: "m"}); err != nil {
 		t.Fatal(err)
 	}
@@ -110,6 +110,15 @@ func TestRepliesAreWhatTheDocumentSays(t *testing.T) {
 		{"POST", "/v1/fsck", "/v1/fsck", ""},
 		{"POST", "/v1/fsck?deep=1", "/v1/fsck", ""},
 		{"POST", "/v1/fsck?deep=2", "/v1/fsck", ""},
+		{"GET", "/v1/heads?by=subagent", "/v1/heads", ""},
+		{"GET", "/v1/heads?by=nothing", "/v1/heads", ""},
+		{"POST", "/v1/branches", "/v1/branches", `{"name":"fix","from":"one"}`},
+		{"GET", "/v1/branches", "/v1/branches", ""},
+		{"GET", "/v1/branches/fix", "/v1/branches/{name}", ""},
+		{"GET", "/v1/branches/none", "/v1/branches/{name}", ""},
+		{"POST", "/v1/branches/fix/merge", "/v1/branches/{name}/merge", `{"on_conflict":"theirs"}`},
+		{"POST", "/v1/branches/fix/merge", "/v1/branches/{name}/merge", `{"on_conflict":"reject"}`},
+		{"DELETE", "/v1/branches/fix", "/v1/branches/{name}", ""},
 		{"POST", "/v1/unmount", "/v1/unmount", "{}"},
 	} {
 		status, body, _ := s.do(t, tt.method, tt.path, strings.NewReader(tt.body))
@@ -156,6 +165,8 @@ func TestRequestsAreWhatTheDocumentSays(t *testing.T) {
 		"RollbackOptions": overlay.RollbackOptions{Discard: true},
 		"PromoteOptions":  PromoteOptions{Patch: true},
 		"UnmountOptions":  UnmountOptions{Lazy: true, Force: true},
+		"ForkOptions":     overlay.ForkOptions{Name: "a", From: "b", Subagent: "c", Agent: "d", Message: "e"},
+		"MergeOptions":    overlay.MergeOptions{OnConflict: "theirs", DryRun: true, Exclusive: true},
 	} {
 		schema := check.schemas[name].(map[string]any)
 		if schema["additionalProperties"] != false {

@@ -16,9 +16,13 @@ const maxPromotePatch = 64 << 20
 // patch makes the whole patch before it sends anything, so that a failure has its own status and never looks like a
 // short patch.
 func patch(s *Server, w http.ResponseWriter, c *call) error {
+	h, err := s.in(c)
+	if err != nil {
+		return err
+	}
 	spool := &spool{dir: s.spoolDir}
 	defer spool.Close()
-	if err := s.workspace.Patch(c.Context(), c.query["from"], c.query["to"], spool); err != nil {
+	if err := h.Patch(c.Context(), c.query["from"], c.query["to"], spool); err != nil {
 		return err
 	}
 	w.Header().Set("Content-Type", mediaPatch)

@@ -24,7 +24,7 @@ type handler func(s *Server, w http.ResponseWriter, c *call) error
 // call is one request, checked.
 type call struct {
 	*http.Request
-	id    string // the {id} of the path
+	id    string // the {id} or {name} of the path
 	query query
 	body  any // a pointer to the route's body type
 }
@@ -55,6 +55,7 @@ func streamRoute(path, op, doc, media string, serve handler, query ...param) rou
 var (
 	paramFrom = param{name: "from", doc: "ID of the older checkpoint; the newest one if left out"}
 	paramTo   = param{name: "to", doc: "ID of the newer checkpoint; what is there now if left out"}
+	paramIn   = param{name: "branch", doc: "the branch that it is about; main if left out"}
 )
 
 // routes is the API.
@@ -73,12 +74,24 @@ var routes = []route{
 	jsonRoute(http.MethodDelete, "/v1/checkpoints/{id}", "drop", "Forgets a checkpoint. The workspace stays as it is.", drop),
 	jsonRoute(http.MethodPost, "/v1/checkpoints/{id}/rollback", "rollback", "Puts the workspace back to a checkpoint.", rollback),
 	jsonRoute(http.MethodPost, "/v1/checkpoints/{id}/promote", "promote", "Accepts what is there now and frees the preimages. If the patch fails, the checkpoint stays active.", promote),
-	jsonRoute(http.MethodPost, "/v1/undo", "undo", "Undoes the last rollback.", undo),
+	jsonRoute(http.MethodPost, "/v1/undo", "undo", "Undoes the last rollback.", undo, paramIn),
 	jsonRoute(http.MethodGet, "/v1/diff", "diff", "What differs between two checkpoints, or between one and now.", diff,
-		paramFrom, paramTo, param{name: "expand", flag: true, doc: "list what is below a new directory too"}),
-	streamRoute("/v1/patch", "patch", "The same as a patch that `git apply` takes. It is complete if the status is 200.", mediaPatch, patch, paramFrom, paramTo),
+		paramIn, paramFrom, paramTo, param{name: "expand", flag: true, doc: "list what is below a new directory too"}),
+	streamRoute("/v1/patch", "patch", "The same as a patch that `git apply` takes. It is complete if the status is 200.", mediaPatch, patch, paramIn, paramFrom, paramTo),
 	jsonRoute(http.MethodGet, "/v1/reconcile", "reconcile", "Created, modified, deleted and renamed paths since a checkpoint.", reconcile,
-		param{name: "checkpoint", doc: "ID; the newest one if left out"}),
+		paramIn, param{name: "checkpoint", doc: "ID; the newest one if left out"}),
+	jsonRoute(http.MethodGet, "/v1/heads", "heads", "The newest active checkpoint of each branch, or of each subagent.", heads,
+		param{name: "by", doc: "branch, which is the default, or subagent"},
+		param{name: "branch", doc: "only of this branch"},
+		param{name: "subagent", doc: "only of this subagent"},
+		param{name: "agent", doc: "only of this agent"},
+		param{name: "all", flag: true, doc: "also promoted and disposed ones"}),
+	jsonRoute(http.MethodPost, "/v1/branches", "fork", "Makes a branch.", fork),
+	jsonRoute(http.MethodGet, "/v1/branches", "branches", "Lists branches, oldest first.", branches,
+		param{name: "all", flag: true, doc: "also merged and dropped ones"}),
+	jsonRoute(http.MethodGet, "/v1/branches/{name}", "branch", "One branch, and its checkpoints.", branch),
+	jsonRoute(http.MethodDelete, "/v1/branches/{name}", "drop_branch", "Discards a branch with all that it has. No other is touched.", dropBranch),
+	jsonRoute(http.MethodPost, "/v1/branches/{name}/merge", "merge", "Makes a branch's changes in its parent, all or none.", merge),
 	jsonRoute(http.MethodPost, "/v1/gc", "gc", "Frees what nothing refers to.", gc),
 	jsonRoute(http.MethodPost, "/v1/fsck", "fsck", "Proves the invariants of the store.", fsck,
 		param{name: "deep", flag: true, doc: "read every preimage too"}),

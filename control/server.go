@@ -2,6 +2,7 @@ package control
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -201,7 +202,7 @@ func (s *Server) answer(r route, w http.ResponseWriter, req *http.Request) {
 }
 
 func (s *Server) run(r route, w http.ResponseWriter, req *http.Request) error {
-	c := &call{Request: req, id: req.PathValue("id")}
+	c := &call{Request: req, id: cmp.Or(req.PathValue("id"), req.PathValue("name"))}
 	var err error
 	if c.query, err = parseQuery(req.URL.RawQuery, r.query); err != nil {
 		return err

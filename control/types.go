@@ -52,6 +52,23 @@ type PromoteReply struct {
 	NotUTF8    NotUTF8               `json:"not_utf8,omitempty"`
 }
 
+// BranchesReply is the answer to GET /v1/branches, oldest first.
+type BranchesReply struct {
+	Branches []checkpoint.Branch `json:"branches"`
+}
+
+// BranchReply is one branch with its checkpoints.
+type BranchReply struct {
+	checkpoint.Branch
+	Checkpoints []checkpoint.Checkpoint `json:"checkpoints"` // active ones, oldest first
+}
+
+// MergeReply is the answer to a merge.
+type MergeReply struct {
+	overlay.MergeResult
+	NotUTF8 NotUTF8 `json:"not_utf8,omitempty"`
+}
+
 // DropReply is the answer to a drop.
 type DropReply struct {
 	Dropped string `json:"dropped"`

@@ -9,12 +9,9 @@ import (
 	"github.com/hyperfs/hyperfs/overlay"
 )
 
-// Workspace is what the API offers of a workspace. *overlay.Workspace and *scan.Workspace have all of it. Its methods are called concurrently.
-type Workspace interface {
-	Root() string
-	Reserve() string
-	Status() overlay.Status
-	Diagnostics() overlay.Diagnostics
+// History is what can be done with checkpoints: those of the whole workspace, or of one branch. An ID may be of any checkpoint; what names none is
+// about the history itself.
+type History interface {
 	Snapshot(ctx context.Context, o overlay.SnapshotOptions) (checkpoint.Checkpoint, error)
 	Rollback(ctx context.Context, id string, o overlay.RollbackOptions) (overlay.RollbackResult, error)
 	Undo(ctx context.Context) (overlay.RollbackResult, error)
@@ -27,9 +24,31 @@ type Workspace interface {
 	Reconcile(ctx context.Context, id string) (overlay.ReconcileResult, error)
 	Promote(ctx context.Context, id string, patch io.Writer) (checkpoint.Checkpoint, error)
 	Drop(ctx context.Context, id string) error
+}
+
+// Workspace is what the API offers of a workspace: *scan.Workspace has all of it, and what a daemon has mounted is Branches too. Its methods are
+// called concurrently.
+type Workspace interface {
+	History
+	Root() string
+	Reserve() string
+	Status() overlay.Status
+	Diagnostics() overlay.Diagnostics
 	GC(ctx context.Context) (overlay.GCResult, error)
 	Fsck(ctx context.Context, deep bool) ([]overlay.Problem, error)
 	Subscribe() (<-chan overlay.Event, func())
+}
+
+// Branches is what a workspace offers that can be forked.
+type Branches interface {
+	Fork(ctx context.Context, o overlay.ForkOptions) (checkpoint.Branch, error)
+	Branches(all bool) ([]checkpoint.Branch, error)
+	Branch(name string) (checkpoint.Branch, error)
+	DropBranch(ctx context.Context, name string) error
+	Merge(ctx context.Context, name string, o overlay.MergeOptions) (overlay.MergeResult, error)
+
+	// In gives the history of one branch, or NOT_FOUND.
+	In(name string) (History, error)
 }
 
 // Host is the process around the workspace: what has a mount and can end.

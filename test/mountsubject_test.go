@@ -154,7 +154,7 @@ func (s *mountSubject) Rollback(id string, discard bool) (string, error) {
 }
 
 func (s *mountSubject) Undo() (string, error) {
-	r, err := s.client.Undo(context.Background())
+	r, err := s.client.Undo(context.Background(), "")
 	return r.Undo, err
 }
 

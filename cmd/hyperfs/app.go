@@ -48,6 +48,7 @@ func newApp(stdin io.Reader, stdout, stderr io.Writer) *cli.App {
 			runCommand(), mountCommand(), serveCommand(), unmountCommand(), statusCommand(), diagnosticsCommand(),
 			snapshotCommand(), rollbackCommand(), undoCommand(), listCommand(), treeCommand(), showCommand(),
 			diffCommand(), patchCommand(), reconcileCommand(), promoteCommand(), dropCommand(),
+			forkCommand(), branchesCommand(), headsCommand(), mergeCommand(), dropBranchCommand(),
 			gcCommand(), fsckCommand(), versionCommand(), completionCommand(), docsCommand(),
 		},
 		OnUsageError:   usageFailed,

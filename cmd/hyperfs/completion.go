@@ -72,15 +72,20 @@ func completionScript(app *cli.App, shell string) (string, error) {
 
 // completeCheckpoints prints the IDs of active checkpoints, or the flags if a dash was typed. Failures show nothing.
 func completeCheckpoints(c *cli.Context) {
-	if len(os.Args) > 2 && os.Args[len(os.Args)-2] != "" && os.Args[len(os.Args)-2][0] == '-' {
-		cli.DefaultCompleteWithFlags(c.Command)(c)
-		return
-	}
-	_ = withWorkspace(c, func(w *control.Client) error {
+	complete(c, func(w *control.Client) error {
 		l, err := w.List(c.Context, overlay.ListOptions{})
 		for _, k := range l {
 			fmt.Fprintln(c.App.Writer, k.ID)
 		}
 		return err
 	})
+}
+
+// complete prints the flags if a dash was typed, else what fn prints.
+func complete(c *cli.Context, fn func(w *control.Client) error) {
+	if len(os.Args) > 2 && os.Args[len(os.Args)-2] != "" && os.Args[len(os.Args)-2][0] == '-' {
+		cli.DefaultCompleteWithFlags(c.Command)(c)
+		return
+	}
+	_ = withWorkspace(c, fn)
 }

@@ -17,7 +17,7 @@ func diffCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "diff",
 		Usage:     "show what changed between a checkpoint and now, or between two",
-		UsageText: "hyperfs diff [--name-status | --stat | --patch] [--expand] [A [B]]",
+		UsageText: "hyperfs diff [--name-status | --stat | --patch] [--expand] [--branch B] [A [B]]",
 		Description: example("A is the newest checkpoint if it is left out, B is now.\n"+
 			"Letters: A added, M modified, D deleted, R renamed, T type changed. A new directory stands for all that is in it.",
 			"hyperfs diff", "hyperfs diff --stat ckpt_01JD2Q4Z9V4Z8J6S3N2T5W7X9A"),
@@ -26,6 +26,7 @@ func diffCommand() *cli.Command {
 			&cli.BoolFlag{Name: "stat", Usage: "how many lines of each"},
 			&cli.BoolFlag{Name: "patch", Aliases: []string{"p"}, Usage: "the lines themselves"},
 			&cli.BoolFlag{Name: "expand", Usage: "list what is in a new directory too"},
+			branchFlag(),
 			jsonFlag(),
 		},
 		Action:       arguments(0, 2, showDiff),
@@ -37,12 +38,13 @@ func patchCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "patch",
 		Usage:     "print a patch that git apply takes",
-		UsageText: "hyperfs patch [A [B]]",
+		UsageText: "hyperfs patch [--branch B] [A [B]]",
 		Description: example("From checkpoint A, or the newest, to checkpoint B, or now. It changes nothing.",
 			"hyperfs patch ckpt_01JD2Q4Z9V4Z8J6S3N2T5W7X9A | git -C ../clone apply"),
+		Flags: []cli.Flag{branchFlag()},
 		Action: arguments(0, 2, func(c *cli.Context) error {
 			return withWorkspace(c, func(w *control.Client) error {
-				return w.Patch(c.Context, c.Args().Get(0), c.Args().Get(1), c.App.Writer)
+				return w.Patch(c.Context, between(c), c.App.Writer)
 			})
 		}),
 		BashComplete: completeCheckpoints,
@@ -53,9 +55,9 @@ func reconcileCommand() *cli.Command {
 	return &cli.Command{
 		Name:         "reconcile",
 		Usage:        "list what was created, modified, deleted and renamed since a checkpoint",
-		UsageText:    "hyperfs reconcile [ID]",
+		UsageText:    "hyperfs reconcile [--branch B] [ID]",
 		Description:  example("It answers from the log, without looking at the tree.", "hyperfs reconcile --json"),
-		Flags:        []cli.Flag{jsonFlag()},
+		Flags:        []cli.Flag{branchFlag(), jsonFlag()},
 		Action:       arguments(0, 1, reconcile),
 		BashComplete: completeCheckpoints,
 	}
@@ -72,15 +74,14 @@ func showDiff(c *cli.Context) error {
 	if forms > 1 || asJSON && (c.Bool("stat") || c.Bool("patch")) {
 		return errs.New(control.Usage, "diff", "", "only one of --name-status, --stat, --patch; --json is a form of the first")
 	}
-	from, to := c.Args().Get(0), c.Args().Get(1)
 	return withWorkspace(c, func(w *control.Client) error {
 		switch {
 		case c.Bool("patch"):
-			return colourPatch(c.App.Writer, func(out io.Writer) error { return w.Patch(c.Context, from, to, out) })
+			return colourPatch(c.App.Writer, func(out io.Writer) error { return w.Patch(c.Context, between(c), out) })
 		case c.Bool("stat"):
-			return printStat(c.App.Writer, func(out io.Writer) error { return w.Patch(c.Context, from, to, out) })
+			return printStat(c.App.Writer, func(out io.Writer) error { return w.Patch(c.Context, between(c), out) })
 		}
-		d, err := w.Diff(c.Context, from, to, c.Bool("expand"))
+		d, err := w.Diff(c.Context, between(c), c.Bool("expand"))
 		if err != nil {
 			return err
 		}
@@ -129,7 +130,7 @@ func letterOf(ch overlay.Change) (letter, hue string) {
 
 func reconcile(c *cli.Context) error {
 	return withWorkspace(c, func(w *control.Client) error {
-		r, err := w.Reconcile(c.Context, c.Args().First())
+		r, err := w.Reconcile(c.Context, branchOf(c), c.Args().First())
 		if err != nil {
 			return err
 		}

@@ -46,29 +46,43 @@ func listFlags() []cli.Flag {
 
 // listed gets the checkpoints that the flags let through.
 func listed(c *cli.Context, w *control.Client) ([]checkpoint.Checkpoint, error) {
+	o, err := filter(c)
+	if err != nil {
+		return nil, err
+	}
+	return w.List(c.Context, o)
+}
+
+// filter says what the flags let through.
+func filter(c *cli.Context) (overlay.ListOptions, error) {
 	o := overlay.ListOptions{IncludeInactive: c.Bool("all")}
 	for name, field := range map[string]*string{"branch": &o.Branch, "subagent": &o.Subagent, "agent": &o.Agent} {
 		v, err := given(c, name)
 		if err != nil {
-			return nil, err
+			return o, err
 		}
 		*field = v
 	}
-	return w.List(c.Context, o)
+	return o, nil
 }
 
 func listCheckpoints(c *cli.Context) error {
 	return withWorkspace(c, func(w *control.Client) error {
 		l, err := listed(c, w)
-		if err != nil {
-			return err
-		}
-		return output(c, control.CheckpointsReply{Checkpoints: l}, func(out io.Writer) error {
-			return table(out, func(row func(...any)) {
-				for _, k := range l {
-					row(k.ID, clock(k.CreatedAt), k.Status, k.Branch, tags(k), about(k))
-				}
-			})
+		return printCheckpoints(c, l, err)
+	})
+}
+
+// printCheckpoints prints a line for each, unless there is an error.
+func printCheckpoints(c *cli.Context, list []checkpoint.Checkpoint, err error) error {
+	if err != nil {
+		return err
+	}
+	return output(c, control.CheckpointsReply{Checkpoints: list}, func(out io.Writer) error {
+		return table(out, func(row func(...any)) {
+			for _, k := range list {
+				row(k.ID, clock(k.CreatedAt), k.Status, quote(k.Branch), tags(k), about(k))
+			}
 		})
 	})
 }

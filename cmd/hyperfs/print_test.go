@@ -116,6 +116,7 @@ func TestAStraightHistoryIsAStraightLine(t *testing.T) {
 	var b bytes.Buffer
 	d := newDrawing(list, "e", "y")
 	d.out = &b
+	d.add([]checkpoint.Branch{{Name: "fix-1", ForkPoint: "a"}, {Name: "fix-2", ForkPoint: "a", Head: "y"}, {Name: "fix-3", ForkPoint: "y", Message: "m"}})
 	d.chains(d.roots, "")
 	var got []string
 	for _, l := range strings.Split(strings.TrimSpace(b.String()), "\n") {
@@ -126,7 +127,7 @@ func TestAStraightHistoryIsAStraightLine(t *testing.T) {
 		at, _, _ := strings.Cut(l, "  ")
 		got = append(got, at+mark)
 	}
-	want := "├─● a|│ ● b|│ ├─● c|│ │ ● d|│ │ ● e ← newest|│ ● x|│ ● y ← undo|● lost"
+	want := "├─● a|│ ├─◇ fix-1|│ ● b|│ ├─● c|│ │ ● d|│ │ ● e ← newest|│ ● x|│ ● y ← undo|│ ├─◇ fix-2|│ └─◇ fix-3|● lost"
 	if s := strings.Join(got, "|"); s != want {
 		t.Errorf("\n%s\nwant\n%s", strings.ReplaceAll(s, "|", "\n"), strings.ReplaceAll(want, "|", "\n"))
 	}

@@ -16,11 +16,12 @@ func rollbackCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "rollback",
 		Usage:     "put the workspace back to a checkpoint",
-		UsageText: "hyperfs rollback [--discard] [ID]",
+		UsageText: "hyperfs rollback [--discard] [--branch B] [ID]",
 		Description: example("Without an ID it is the newest checkpoint. What is left behind becomes a checkpoint itself, which undo goes back to.",
 			"hyperfs rollback", "hyperfs rollback --discard ckpt_01JD2Q4Z9V4Z8J6S3N2T5W7X9A"),
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "discard", Usage: "keep no way back"},
+			branchFlag(),
 			jsonFlag(),
 		},
 		Action:       arguments(0, 1, rollBack),
@@ -32,13 +33,13 @@ func undoCommand() *cli.Command {
 	return &cli.Command{
 		Name:        "undo",
 		Usage:       "undo the last rollback",
-		UsageText:   "hyperfs undo",
+		UsageText:   "hyperfs undo [--branch B]",
 		Description: example("It puts back what the last rollback took away.", "hyperfs undo"),
-		Flags:       []cli.Flag{jsonFlag()},
+		Flags:       []cli.Flag{branchFlag(), jsonFlag()},
 		Action: arguments(0, 0, func(c *cli.Context) error {
 			return withWorkspace(c, func(w *control.Client) error {
 				done := progress(c, "undoing")
-				r, err := w.Undo(c.Context)
+				r, err := w.Undo(c.Context, branchOf(c))
 				done()
 				return printRollback(c, r, err)
 			})
@@ -48,7 +49,7 @@ func undoCommand() *cli.Command {
 
 func rollBack(c *cli.Context) error {
 	return withWorkspace(c, func(w *control.Client) error {
-		id, err := orNewest(c, w, c.Args().First())
+		id, err := orNewestOf(c, w, c.Args().First())
 		if err != nil {
 			return err
 		}

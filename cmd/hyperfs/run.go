@@ -242,7 +242,7 @@ func (r *runner) attempt() (int, error) {
 	if err != nil {
 		return 0, errors.Join(err, r.client.Drop(ctx, k.ID))
 	}
-	d, err := r.client.Diff(ctx, k.ID, "", false)
+	d, err := r.client.Diff(ctx, control.Between{From: k.ID}, false)
 	if err != nil {
 		return code, err
 	}

@@ -22,7 +22,7 @@ func snapshotCommand() *cli.Command {
 			&cli.StringFlag{Name: "message", Aliases: []string{"m"}, Usage: "what it is for"},
 			&cli.StringFlag{Name: "id", Usage: "an ID that was reserved"},
 			&cli.StringFlag{Name: "parent", Usage: "ID of the checkpoint that it follows"},
-			&cli.StringFlag{Name: "branch", Usage: "branch it belongs to"},
+			&cli.StringFlag{Name: "branch", EnvVars: []string{envBranch}, Usage: "make it of this branch; a name that is no branch is a tag"},
 			&cli.StringFlag{Name: "subagent", Usage: "subagent that it is for"},
 			&cli.StringFlag{Name: "agent", Usage: "agent that it is for"},
 			backendFlag(),

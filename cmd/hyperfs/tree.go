@@ -10,16 +10,18 @@ import (
 
 	"github.com/hyperfs/hyperfs/checkpoint"
 	"github.com/hyperfs/hyperfs/control"
+	"github.com/hyperfs/hyperfs/overlay"
 )
 
 func treeCommand() *cli.Command {
 	return &cli.Command{
-		Name:        "tree",
-		Usage:       "draw the checkpoints as a tree",
-		UsageText:   "hyperfs tree [--all] [--branch B] [--subagent S] [--agent A]",
-		Description: example("Each line follows the one above it; a side branch is indented. The newest is marked, and the one that undo goes back to.", "hyperfs tree --all"),
-		Flags:       append(listFlags(), jsonFlag()),
-		Action:      arguments(0, 0, drawTree),
+		Name:      "tree",
+		Usage:     "draw checkpoints and branches as a tree",
+		UsageText: "hyperfs tree [--all] [--branch B] [--subagent S] [--agent A]",
+		Description: example("Each line follows the one above it; what stands beside it is indented. A branch is drawn at the checkpoint that\n"+
+			"its state comes from. The newest is marked, and the one that undo goes back to.", "hyperfs tree --all"),
+		Flags:  append(listFlags(), jsonFlag()),
+		Action: arguments(0, 0, drawTree),
 	}
 }
 
@@ -34,6 +36,11 @@ func drawTree(c *cli.Context) error {
 			return err
 		}
 		d := newDrawing(l, s.Newest, s.Undo)
+		list, err := w.Branches(c.Context, false)
+		if err != nil {
+			return err
+		}
+		d.add(list)
 		return output(c, treeReply{Roots: d.nested(d.roots)}, func(out io.Writer) error {
 			d.out, d.colour = out, colours(out)
 			d.chains(d.roots, "")
@@ -49,13 +56,15 @@ type treeReply struct {
 
 type treeNode struct {
 	checkpoint.Checkpoint
-	Children []treeNode `json:"children"`
+	Branches []checkpoint.Branch `json:"branches,omitempty"` // whose state comes from it
+	Children []treeNode          `json:"children"`
 }
 
 // drawing prints checkpoints as a tree.
 type drawing struct {
 	roots        []checkpoint.Checkpoint
 	children     map[string][]checkpoint.Checkpoint
+	branches     map[string][]checkpoint.Branch
 	newest, undo string
 	out          io.Writer
 	colour       bool
@@ -64,7 +73,7 @@ type drawing struct {
 
 // newDrawing sorts checkpoints below their parents, oldest first. One whose parent is not shown is a root.
 func newDrawing(list []checkpoint.Checkpoint, newest, undo string) *drawing {
-	d := &drawing{children: map[string][]checkpoint.Checkpoint{}, newest: newest, undo: undo}
+	d := &drawing{children: map[string][]checkpoint.Checkpoint{}, branches: map[string][]checkpoint.Branch{}, newest: newest, undo: undo}
 	there := map[string]bool{}
 	for _, k := range list {
 		there[k.ID] = true
@@ -80,11 +89,19 @@ func newDrawing(list []checkpoint.Checkpoint, newest, undo string) *drawing {
 	return d
 }
 
+// add puts branches at the checkpoints that their state comes from.
+func (d *drawing) add(list []checkpoint.Branch) {
+	for _, b := range list {
+		at := cmp.Or(b.Head, b.ForkPoint)
+		d.branches[at] = append(d.branches[at], b)
+	}
+}
+
 // nested gives the JSON form of a list of siblings.
 func (d *drawing) nested(list []checkpoint.Checkpoint) []treeNode {
 	nodes := make([]treeNode, len(list))
 	for i, k := range list {
-		nodes[i] = treeNode{k, d.nested(d.children[k.ID])}
+		nodes[i] = treeNode{k, d.branches[k.ID], d.nested(d.children[k.ID])}
 	}
 	return nodes
 }
@@ -96,10 +113,30 @@ func (d *drawing) chains(list []checkpoint.Checkpoint, prefix string) {
 		last := len(list) - 1
 		for _, k := range list[:last] {
 			d.print(prefix+"├─", k)
+			d.tips(k, prefix+"│ ")
 			d.chains(d.children[k.ID], prefix+"│ ")
 		}
 		d.print(prefix, list[last])
+		d.tips(list[last], prefix)
 		list = d.children[list[last].ID]
+	}
+}
+
+// tips draws the branches whose state comes from a checkpoint.
+func (d *drawing) tips(k checkpoint.Checkpoint, prefix string) {
+	list := d.branches[k.ID]
+	for i, b := range list {
+		turn := "├─"
+		if i == len(list)-1 && len(d.children[k.ID]) == 0 {
+			turn = "└─"
+		}
+		text := prefix + turn + "◇ " + paint(d.colour, cyan, quote(b.Name))
+		if b.Message != "" {
+			text += "  " + line(b.Message)
+		}
+		if d.err == nil {
+			_, d.err = fmt.Fprintln(d.out, text)
+		}
 	}
 }
 
@@ -108,6 +145,9 @@ func (d *drawing) print(prefix string, k checkpoint.Checkpoint) {
 		return
 	}
 	text := fmt.Sprintf("%s● %s  %s", prefix, paint(d.colour, yellow, k.ID), clock(k.CreatedAt))
+	if k.Branch != overlay.MainBranch {
+		text += "  [" + quote(k.Branch) + "]"
+	}
 	if k.Status != checkpoint.Active {
 		text += "  " + string(k.Status)
 	}

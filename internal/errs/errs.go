@@ -38,6 +38,8 @@ type Error struct {
 	On   string // what it was done to: a workspace-relative path or a checkpoint ID; may be empty
 	Err  error  // why; never nil
 	Hint string // what to do about it; may be empty
+
+	Details any // what more there is to say, for programs: it has a JSON form; mostly nil
 }
 
 // Error gives "op on: why (hint)".
@@ -96,6 +98,13 @@ func Ensure(op, on string, err error) error {
 func (e *Error) WithHint(hint string) *Error {
 	c := *e
 	c.Hint = hint
+	return &c
+}
+
+// WithDetails adds what more there is to say.
+func (e *Error) WithDetails(details any) *Error {
+	c := *e
+	c.Details = details
 	return &c
 }
 

@@ -1,0 +1,3 @@
+module example.test/median
+
+go 1.22
