@@ -238,6 +238,12 @@ func (d *differ) match() ([]found, error) {
 		if !ok || was.occ.Mode&unix.S_IFMT != is.occ.Mode&unix.S_IFMT {
 			continue
 		}
+		if moved, err := d.dirMoved(was.occ, is.occ); moved || err != nil {
+			if err != nil {
+				return nil, err
+			}
+			continue
+		}
 		f, changed, err := d.compare(was, is, path, path)
 		if err != nil {
 			return nil, err
@@ -276,6 +282,18 @@ func (d *differ) match() ([]found, error) {
 		}})
 	}
 	return append(list, d.created()...), nil
+}
+
+// dirMoved reports whether a name leads to another directory, and one of the two is elsewhere in the other state. What it has in it moved
+// along and is not listed, so only the rename can tell of that.
+func (d *differ) dirMoved(was, is checkpoint.Occupant) (bool, error) {
+	if was.ID == is.ID || was.Mode&unix.S_IFMT != unix.S_IFDIR {
+		return false, nil
+	}
+	if moved, err := d.b.dirAlive(was.ID); moved || err != nil {
+		return moved, err
+	}
+	return d.a.dirAlive(is.ID)
 }
 
 func sortedKeys(m map[string]entry) []string {
