@@ -82,6 +82,18 @@ func (t *Tree) visibleAt(dirfd int, name string, st *unix.Statx_t) Attr {
 	return t.visible(st, func(st *unix.Statx_t) error { return statAt(dirfd, name, st) })
 }
 
+// names gives how many names the tree shows of the inode that st describes, whichever of them that was by.
+func (t *Tree) names(st *unix.Statx_t) uint32 {
+	now := *st
+	return t.visible(&now, func(st *unix.Statx_t) error {
+		n := t.known(t.idOf(st))
+		if n == nil {
+			return unix.ESTALE
+		}
+		return t.statOpen(n, nil, st)
+	}).Nlink
+}
+
 // identityTrashed reports whether the inode is known to have its only name in the trash.
 func (t *Tree) identityTrashed(st *unix.Statx_t) bool {
 	n := t.known(t.idOf(st))

@@ -50,11 +50,13 @@ type edited struct {
 // daemon leaves all or none, the kernel is told, and Undo takes them back. Errors of fn come through, and then nothing was changed. BUSY says
 // that something that the edit depends on was changed since the checkpoint: what was decided by it must be decided anew.
 func (w *Workspace) Edit(ctx context.Context, o EditOptions, fn func(*Editor) error) (RollbackResult, error) {
-	leave, err := w.enter(o.Event, false)
+	leave, err := w.stay(o.Event)
 	if err != nil {
 		return RollbackResult{}, err
 	}
 	defer leave()
+	w.tree.tempMu.RLock() // what is staged is nobody's rubbish
+	defer w.tree.tempMu.RUnlock()
 	since, ok := w.find(o.Since)
 	if !ok || since.Status != checkpoint.Active {
 		return RollbackResult{}, errs.New(errs.NotFound, o.Event, o.Since, "there is no such active checkpoint")
@@ -90,70 +92,70 @@ func (e *Editor) end() {
 	}
 }
 
-// spot is what a path leads to.
-type spot struct {
+// pathEnd is what a path leads to.
+type pathEnd struct {
 	slot checkpoint.Slot
 	occ  checkpoint.Occupant // zero where nothing is there
 }
 
-func (f spot) isDir() bool { return f.occ.Mode&unix.S_IFMT == unix.S_IFDIR }
+func (f pathEnd) isDir() bool { return f.occ.Mode&unix.S_IFMT == unix.S_IFDIR }
 
 // find walks a workspace-relative path. Only its last name may be missing.
-func (e *Editor) find(path string) (spot, error) {
+func (e *Editor) find(path string) (pathEnd, error) {
 	dir := e.t.identity(e.t.root)
 	parts := strings.Split(path, "/")
 	for i, name := range parts {
 		if name == "" || name == "." || name == ".." || strings.IndexByte(name, 0) >= 0 {
-			return spot{}, unix.EINVAL
+			return pathEnd{}, unix.EINVAL
 		}
 		f, err := e.lookup(checkpoint.Slot{Dir: dir, Name: name})
 		switch {
 		case err != nil:
-			return spot{}, err
+			return pathEnd{}, err
 		case i == len(parts)-1:
 			return f, nil
 		case f.occ.ID.IsZero():
-			return spot{}, unix.ENOENT
+			return pathEnd{}, unix.ENOENT
 		case !f.isDir():
-			return spot{}, unix.ENOTDIR
+			return pathEnd{}, unix.ENOTDIR
 		}
 		dir = f.occ.ID
 	}
-	return spot{}, unix.EINVAL
+	return pathEnd{}, unix.EINVAL
 }
 
 // lookup gives what a slot will hold.
-func (e *Editor) lookup(s checkpoint.Slot) (spot, error) {
+func (e *Editor) lookup(s checkpoint.Slot) (pathEnd, error) {
 	if occ, ok := e.slots[s]; ok {
-		return spot{s, occ}, nil
+		return pathEnd{s, occ}, nil
 	}
 	dir := e.nodes[s.Dir]
 	if dir == nil { // a new directory
-		return spot{slot: s}, nil
+		return pathEnd{slot: s}, nil
 	}
 	if e.t.hidden(dir, s.Name) {
-		return spot{}, unix.EPERM
+		return pathEnd{}, unix.EPERM
 	}
 	e.looked[s] = true
 	n, a, err := e.t.Lookup(dir, s.Name)
 	if err == unix.ENOENT {
-		return spot{slot: s}, nil
+		return pathEnd{slot: s}, nil
 	}
 	if err != nil {
-		return spot{}, err
+		return pathEnd{}, err
 	}
 	e.refs = append(e.refs, n)
 	if n.foreign {
-		return spot{}, unix.EROFS
+		return pathEnd{}, unix.EROFS
 	}
 	id := e.t.identity(n)
 	e.nodes[id] = n
 	e.met[id] = e.met[id] || !n.dir
-	return spot{s, checkpoint.Occupant{ID: id, Mode: a.Mode, Size: a.Size, Mtime: a.Mtime.Nano()}}, nil
+	return pathEnd{s, checkpoint.Occupant{ID: id, Mode: a.Mode, Size: a.Size, Mtime: a.Mtime.Nano()}}, nil
 }
 
 // existing is find for what must be there.
-func (e *Editor) existing(path string) (spot, error) {
+func (e *Editor) existing(path string) (pathEnd, error) {
 	f, err := e.find(path)
 	if err == nil && f.occ.ID.IsZero() {
 		err = unix.ENOENT
@@ -162,7 +164,7 @@ func (e *Editor) existing(path string) (spot, error) {
 }
 
 // vacant is find for what must not be there.
-func (e *Editor) vacant(path string) (spot, error) {
+func (e *Editor) vacant(path string) (pathEnd, error) {
 	f, err := e.find(path)
 	if err == nil && !f.occ.ID.IsZero() {
 		err = unix.EEXIST
@@ -224,7 +226,7 @@ func (e *Editor) empty(id checkpoint.ID) error {
 }
 
 // movable refuses what the lower can't do: to move a directory that was there before, on overlayfs.
-func (e *Editor) movable(path string, f spot) error {
+func (e *Editor) movable(path string, f pathEnd) error {
 	if _, fresh := e.staged[f.occ.ID]; fresh || e.t.canMoveDirs {
 		return nil
 	}

@@ -24,10 +24,18 @@ func transient(c *checkpoint.Checkpoint) bool {
 	return c.CreatedBy == "rollback" || c.CreatedBy == createdByEdit
 }
 
-// commit makes the changes. The caller holds w.admin alone.
+// commit makes the changes.
 func (e *Editor) commit(ctx context.Context, since checkpoint.Checkpoint, o EditOptions) (RollbackResult, error) {
 	start := time.Now()
 	w, t := e.w, e.t
+	leave, err := w.enter(o.Event, false)
+	if err != nil {
+		return RollbackResult{}, err
+	}
+	defer leave()
+	if have, ok := w.find(since.ID); !ok || have.Status != checkpoint.Active || have.Epoch != since.Epoch {
+		return RollbackResult{}, errs.New(errs.Busy, o.Event, since.ID, "the checkpoint was dropped or rolled back to meanwhile").WithHint("try again")
+	}
 	t.flushMapped()
 	t.lockToLook()
 	r, err := e.prepare(since, o)

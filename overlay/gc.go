@@ -189,7 +189,10 @@ func (w *Workspace) cleanUp() error {
 // preimage is just being made.
 func (w *Workspace) sweep(ctx context.Context) (GCResult, error) {
 	var res GCResult
-	_ = eachName(w.tree.tmpFd, func(name string) error { return w.tree.removeTemp(name) })
+	if w.tree.tempMu.TryLock() { // else something there is in use
+		_ = eachName(w.tree.tmpFd, func(name string) error { return w.tree.removeTemp(name) })
+		w.tree.tempMu.Unlock()
+	}
 	fold, err := w.store.All()
 	if err != nil {
 		return res, err

@@ -31,7 +31,7 @@ func (s *space) pinNow() *pinned {
 	id := s.snapshot()
 	p := &pinned{space: s, want: s.seen()}
 	p.pin.Owner = id
-	s.ok(s.w.Pin(id, id, func(_ *checkpoint.Tx, e checkpoint.Epoch) error { p.pin.Epoch = e; return nil }))
+	s.ok(s.w.Pin(id, id, func(_ *checkpoint.Tx, c checkpoint.Checkpoint) error { p.pin.Epoch = c.Epoch; return nil }))
 	p.open()
 	s.ok(s.w.Drop(context.Background(), id)) // it is not what keeps the state
 	return p
@@ -115,7 +115,7 @@ func pinAndChange(t *testing.T, dir string, change func(*space)) {
 	p.same()
 	second := s.snapshot()
 	q := &pinned{space: s, want: s.seen(), pin: checkpoint.Pin{Owner: "second"}}
-	s.ok(s.w.Pin(second, "second", func(_ *checkpoint.Tx, e checkpoint.Epoch) error { q.pin.Epoch = e; return nil }))
+	s.ok(s.w.Pin(second, "second", func(_ *checkpoint.Tx, c checkpoint.Checkpoint) error { q.pin.Epoch = c.Epoch; return nil }))
 	q.open()
 	q.same()
 	s.rollback(first)

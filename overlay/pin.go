@@ -10,8 +10,8 @@ import (
 )
 
 // Pin keeps the state of an active checkpoint for owner, whatever becomes of the checkpoint: then is called in the transaction that
-// writes the pin, with the epoch at whose beginning the state is. It costs one commit. Errors: those of Rollback's checkpoint, and then's.
-func (w *Workspace) Pin(id, owner string, then func(tx *checkpoint.Tx, e checkpoint.Epoch) error) error {
+// writes the pin. It costs one commit. Errors: those of Rollback's checkpoint, and then's.
+func (w *Workspace) Pin(id, owner string, then func(tx *checkpoint.Tx, c checkpoint.Checkpoint) error) error {
 	leave, err := w.enter("fork", true) // what could drop the checkpoint holds it alone
 	if err != nil {
 		return err
@@ -26,7 +26,7 @@ func (w *Workspace) Pin(id, owner string, then func(tx *checkpoint.Tx, e checkpo
 		if err := tx.PutPin(p); err != nil {
 			return err
 		}
-		return then(tx, p.Epoch)
+		return then(tx, c)
 	})
 	if err != nil {
 		return errs.Ensure("fork", id, err)

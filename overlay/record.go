@@ -171,7 +171,7 @@ func (t *Tree) recordNames(l *logTx, st *unix.Statx_t, more int) error {
 	if isDir(st) || st.Nlink <= 1 && more <= 0 {
 		return nil
 	}
-	id, names := t.idOf(st), t.visible(st).Nlink
+	id, names := t.idOf(st), t.names(st)
 	if max(int(names), int(names)+more) <= 1 {
 		return nil
 	}

@@ -71,7 +71,7 @@ func (r *restorer) recordNames(b recorder) error {
 		} else if err != nil {
 			return err
 		}
-		names := r.t.visible(&st).Nlink
+		names := r.t.names(&st)
 		if isDir(&st) || max(int(names), int(names)+more) <= 1 {
 			continue
 		}

@@ -72,6 +72,7 @@ type Tree struct {
 	stirred     atomic.Bool // something may have changed since the last beat; see outside.go
 	handleCount atomic.Int64
 	tempNum     atomic.Uint64
+	tempMu      sync.RWMutex // held shared while what an edit stages is in tmp/; before Workspace.admin
 }
 
 // SetNotifier sets who is told what to forget. Call it before the tree is used.

@@ -429,6 +429,17 @@ func (w *Workspace) enter(op string, shared bool) (leave func(), err error) {
 	return func() { done(); unlock() }, nil
 }
 
+// stay keeps the workspace from being closed until leave is called. No lock of it may be held meanwhile that Close wants.
+func (w *Workspace) stay(op string) (leave func(), err error) {
+	w.list.RLock()
+	defer w.list.RUnlock()
+	if w.closed {
+		return nil, errs.New(errs.Disposed, op, "", "the workspace is closed")
+	}
+	w.gcing.Add(1) // Close waits for that after it has set closed
+	return w.gcing.Done, nil
+}
+
 // check reports whether the workspace can still be used.
 func (w *Workspace) check(op string) error {
 	w.list.RLock()

@@ -138,7 +138,7 @@ func (s *pastSubject) pin(id string) error {
 		return nil
 	}
 	p := &pinnedState{want: want, Pin: checkpoint.Pin{Owner: fmt.Sprint("pin ", s.rand.Uint64())}}
-	err := s.ws.Pin(id, p.Owner, func(_ *checkpoint.Tx, e checkpoint.Epoch) error { p.Epoch = e; return nil })
+	err := s.ws.Pin(id, p.Owner, func(_ *checkpoint.Tx, c checkpoint.Checkpoint) error { p.Epoch = c.Epoch; return nil })
 	if err != nil {
 		return err
 	}
