@@ -1,0 +1,143 @@
+package session_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/hyperfs/hyperfs/internal/errs"
+	"github.com/hyperfs/hyperfs/session"
+)
+
+// actEnv makes this program do something else than tests: it names one of acts.
+const actEnv = "HYPERFS_TEST_ACT"
+
+// acts are what this program does as a command.
+var acts = map[string]func() error{
+	"getwd": func() error {
+		dir, err := os.Getwd()
+		fmt.Println(dir)
+		return err
+	},
+}
+
+func TestMain(m *testing.M) {
+	if name := os.Getenv(actEnv); name != "" {
+		if err := acts[name](); err != nil {
+			fmt.Println("error:", err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// nobody is an ordinary user with an account, which fusermount3 wants to see.
+const nobody = 65534
+
+// eachUser runs a test as root and as an ordinary user: that one in a process of its own. Where the tests have no root, only as
+// whoever they run as.
+func eachUser(t *testing.T, test func(t *testing.T)) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		test(t)
+		return
+	}
+	t.Run("root", test)
+	t.Run("nobody", func(t *testing.T) {
+		top, _, _ := strings.Cut(t.Name(), "/")
+		cmd := exec.Command("/proc/self/exe", "-test.run=^"+top+"$", "-test.v", "-test.timeout=2m")
+		cmd.Dir = "/"
+		cmd.Env = append(os.Environ(), "HOME=/nonexistent", "TMPDIR=/tmp")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+		out, err := cmd.CombinedOutput()
+		if strings.Contains(string(out), "--- SKIP: "+top) {
+			t.Skip(string(out))
+		}
+		if err != nil || !strings.Contains(string(out), "--- PASS: "+top) {
+			t.Fatalf("as an ordinary user: %v\n%s", err, out)
+		}
+	})
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// missing ends the test because this machine can't run it.
+func missing(t testing.TB, format string, args ...any) {
+	t.Helper()
+	if os.Getenv("CI") == "true" {
+		t.Fatalf(format, args...)
+	}
+	t.Skipf(format, args...)
+}
+
+// tempDir gives a new directory as the kernel names it.
+func tempDir(t testing.TB) string {
+	t.Helper()
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	must(t, err)
+	return dir
+}
+
+// write writes a file below dir, and makes the directories that it needs.
+func write(t testing.TB, dir, name, text string) {
+	t.Helper()
+	p := filepath.Join(dir, name)
+	must(t, os.MkdirAll(filepath.Dir(p), 0o755))
+	must(t, os.WriteFile(p, []byte(text), 0o644))
+}
+
+func read(t testing.TB, dir, name string) string {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join(dir, name))
+	if errors.Is(err, os.ErrNotExist) {
+		return ""
+	}
+	must(t, err)
+	return string(b)
+}
+
+// shell makes a command of a script.
+func shell(dir, text string) session.Command {
+	return session.Command{Args: []string{"sh", "-c", text}, Workspace: dir, Capture: true}
+}
+
+// output runs a command that must succeed, and gives what it wrote to stdout.
+func output(t testing.TB, c session.Command) string {
+	t.Helper()
+	c.Capture = true
+	r, err := c.Run(context.Background())
+	if errs.CodeOf(err) == errs.Unsupported {
+		missing(t, "%v", err)
+	}
+	if err != nil {
+		t.Fatalf("%v\n%s%s", err, r.Stdout, r.Stderr)
+	}
+	return strings.TrimSpace(string(r.Stdout))
+}
+
+// expect compares what a command prints.
+func expect(t testing.TB, c session.Command, want string) {
+	t.Helper()
+	if got := output(t, c); got != want {
+		t.Errorf("%q prints %q, want %q", c.Args, got, want)
+	}
+}
+
+func wantCode(t testing.TB, err error, code errs.Code) {
+	t.Helper()
+	if errs.CodeOf(err) != code {
+		t.Errorf("error %v (%s), want %s", err, errs.CodeOf(err), code)
+	}
+}
