@@ -91,7 +91,7 @@ type Sandbox struct {
 	Protect []string
 
 	// Hide are absolute paths of directories that are to be empty and read-only, as sockets can be used on a read-only mount too.
-	// Those that do not exist are passed over.
+	// What does not exist, or is something else, is passed over.
 	Hide []string
 }
 

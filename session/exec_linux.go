@@ -140,7 +140,7 @@ func (s *Sandbox) resolve() (*Sandbox, error) {
 		}
 	}
 	for _, p := range s.Hide {
-		if real, err := filepath.EvalSymlinks(p); err == nil {
+		if real, err := directory(p); err == nil {
 			r.Hide = append(r.Hide, real)
 		}
 	}
@@ -260,7 +260,13 @@ func (p *Process) awaitStart(l *launch) error {
 
 // Signal sends a signal to the command, and to its process group if it has one of its own, which it has unless there is a
 // terminal. It does nothing once the command has ended.
-func (p *Process) Signal(s syscall.Signal) error { return p.send(request{Signal: s}) }
+func (p *Process) Signal(s os.Signal) error {
+	number, ok := s.(syscall.Signal)
+	if !ok {
+		return syscall.EINVAL
+	}
+	return p.send(request{Signal: number})
+}
 
 func (p *Process) send(r request) error {
 	p.sendMu.Lock()

@@ -4,7 +4,7 @@ package session
 
 import (
 	"context"
-	"syscall"
+	"os"
 
 	"github.com/hyperfs/hyperfs/internal/errs"
 )
@@ -27,7 +27,7 @@ func (c Command) Run(ctx context.Context) (Result, error) {
 }
 
 // Signal does nothing: there is no Process.
-func (*Process) Signal(syscall.Signal) error { return nil }
+func (*Process) Signal(os.Signal) error { return nil }
 
 // Wait does nothing: there is no Process.
 func (*Process) Wait() (Result, error) { return Result{}, nil }

@@ -83,23 +83,23 @@ func unsupported(what string, err error) error {
 	return errs.New(errs.Unsupported, op, "", "%s: %w", what, err).WithHint(howToAllow(err))
 }
 
-// howToAllow says which of the usual settings is in the way.
+// howToAllow says which of the usual settings is in the way; "" if none of them seems to be.
 func howToAllow(err error) string {
 	setting := func(name, value string) bool {
-		b, err := os.ReadFile("/proc/sys/" + name)
+		b, err := os.ReadFile("/proc/sys/kernel/" + name)
 		return err == nil && strings.TrimSpace(string(b)) == value
 	}
 	switch {
-	case setting("kernel/apparmor_restrict_unprivileged_userns", "1"):
-		return "AppArmor restricts user namespaces: sysctl kernel.apparmor_restrict_unprivileged_userns=0, an AppArmor profile with userns for hyperfs, or run it as root"
-	case setting("kernel/unprivileged_userns_clone", "0"):
-		return "sysctl kernel.unprivileged_userns_clone=1, or run it as root"
-	case setting("user/max_user_namespaces", "0"):
-		return "sysctl user.max_user_namespaces=10000"
 	case errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EINVAL):
 		return "the kernel is too old, or was built without namespaces"
 	case errors.Is(err, unix.ENOSPC):
-		return "there are too many namespaces, or they are forbidden here: sysctl user.max_user_namespaces"
+		return "there are too many namespaces, or none are allowed: sysctl user.max_user_namespaces=10000"
+	case !errors.Is(err, unix.EPERM) && !errors.Is(err, unix.EACCES):
+		return ""
+	case setting("apparmor_restrict_unprivileged_userns", "1"):
+		return "AppArmor restricts user namespaces: sysctl kernel.apparmor_restrict_unprivileged_userns=0, an AppArmor profile with userns for hyperfs, or run it as root"
+	case setting("unprivileged_userns_clone", "0"):
+		return "sysctl kernel.unprivileged_userns_clone=1, or run it as root"
 	}
 	return "a container needs --cap-add SYS_ADMIN, or a seccomp profile that allows unshare and mount"
 }
