@@ -55,7 +55,8 @@ type Command struct {
 	// Env are K=V pairs, added to the environment of this process; the last of a name counts.
 	Env []string
 
-	// The standard streams: an *os.File is passed on, anything else is copied, nil is /dev/null. No other descriptor is passed on.
+	// The standard streams: an *os.File is passed on, anything else is copied, nil is /dev/null. No other descriptor is passed on. Into a
+	// sandbox a regular file is copied too: also what the command does not read of it is then read.
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
 
@@ -78,9 +79,9 @@ type Command struct {
 }
 
 // Sandbox lets a command change only Workspace, /tmp, a /dev/shm of its own, and what Write names; all else is read-only to it, for
-// its descendants too. It may use the devices null, zero, full, random, urandom and tty, and terminals; no others. /run and
-// the directory that XDG_RUNTIME_DIR names are empty to it, and so are the sockets of services there. It runs without the rights of root over
-// the system, gains none by setuid programs, and sees no process but its own. Linux only.
+// its descendants too. It may use the devices null, zero, full, random, urandom and tty, and terminals of its own; no others.
+// /run and the directory that XDG_RUNTIME_DIR names are empty to it, and no socket that there is outside of Workspace leads anywhere, unless Write names
+// it. It runs without the rights of root over the system, gains none by setuid programs, and sees no process but its own. Linux only.
 type Sandbox struct {
 	// Write are absolute paths, of directories or files, which must exist. What is mounted below one stays read-only, unless
 	// it is named too.

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -103,9 +104,26 @@ func (c Command) launch() (*launch, error) {
 		return nil, err
 	}
 	if s := c.Sandbox; s != nil {
+		l.Sockets = sockets()
 		l.Sandbox, err = s.resolve()
 	}
 	return l, err
+}
+
+// sockets lists the paths of all sockets that are bound to one, as far as this network namespace knows them: the helper's may be
+// another one.
+func sockets() []string {
+	b, err := os.ReadFile("/proc/net/unix")
+	if err != nil {
+		return nil // where none can be listed, only those in hidden directories are out of reach
+	}
+	var paths []string
+	for line := range strings.Lines(string(b)) {
+		if i := strings.Index(line, " /"); i >= 0 {
+			paths = append(paths, filepath.Clean(strings.TrimSuffix(line[i+1:], "\n")))
+		}
+	}
+	return paths
 }
 
 // directory resolves the symlinks of a path to a directory; "" stays what it is.
@@ -216,7 +234,7 @@ func (p *Process) connect() (func(), error) {
 		p.stdout, p.stderr = &capture{limit: c.CaptureLimit}, &capture{limit: c.CaptureLimit}
 		h.Stdout, h.Stderr = both(p.stdout, c.Stdout), both(p.stderr, c.Stderr)
 	}
-	if _, isFile := c.Stdin.(*os.File); isFile || c.Stdin == nil {
+	if c.inherits() {
 		h.Stdin = c.Stdin
 		return func() {}, nil
 	}
@@ -232,6 +250,17 @@ func (p *Process) connect() (func(), error) {
 		}()
 	}
 	return func() { r.Close() }, nil
+}
+
+// inherits reports whether the command gets its input as it is. A regular file is not for a sandbox: who has it open can still
+// change its mode and its times, past all mounts.
+func (c Command) inherits() bool {
+	f, ok := c.Stdin.(*os.File)
+	if !ok || c.Sandbox == nil {
+		return ok || c.Stdin == nil
+	}
+	st, err := f.Stat()
+	return err == nil && st.Mode()&(os.ModeNamedPipe|os.ModeSocket|os.ModeCharDevice) != 0
 }
 
 func both(kept *capture, w io.Writer) io.Writer {

@@ -1,16 +1,20 @@
 package session_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/hyperfs/hyperfs/internal/errs"
 	"github.com/hyperfs/hyperfs/session"
@@ -156,7 +160,7 @@ func TestWrongOptionsAreRefused(t *testing.T) {
 
 // daemon is a script that leaves a daemon behind: the child of a child, in a session of its own, that ignores SIGTERM and writes
 // into a file as long as it lives.
-const daemon = `setsid sh -c '(trap "" TERM HUP INT; echo >born; while :; do date >>alive; sleep 0.05; done) >/dev/null 2>&1 </dev/null & exit 0' & while [ ! -e born ]; do sleep 0.01; done; `
+const daemon = `setsid sh -c '(trap "" TERM HUP INT; echo >born; while [ ! -e stop ]; do date +%N >>alive; sleep 0.05; done) >/dev/null 2>&1 </dev/null & exit 0' & while [ ! -e born ]; do sleep 0.01; done; `
 
 // stopped fails if something still writes.
 func stopped(t *testing.T, dir string) {
@@ -275,6 +279,107 @@ func TestNoDescriptorButTheStreamsIsPassedOn(t *testing.T) {
 	if list := output(t, shell(tempDir(t), "ls /proc/self/fd")); list != "0\n1\n2\n3" { // the last is of ls itself
 		t.Errorf("descriptors: %q", list)
 	}
+}
+
+// helperOf finds a helper that this process has started.
+func helperOf(t *testing.T) int {
+	t.Helper()
+	dirs, err := filepath.Glob("/proc/[0-9]*")
+	must(t, err)
+	for _, dir := range dirs {
+		name, _ := os.ReadFile(dir + "/cmdline")
+		status, _ := os.ReadFile(dir + "/status")
+		if strings.HasPrefix(string(name), "hyperfs-exec-helper\x00") && strings.Contains(string(status), "\nPPid:\t"+strconv.Itoa(os.Getpid())+"\n") {
+			pid, err := strconv.Atoi(filepath.Base(dir))
+			must(t, err)
+			return pid
+		}
+	}
+	t.Fatal("there is no helper")
+	return 0
+}
+
+func TestADeadHelperIsNoSuccess(t *testing.T) {
+	privately(t, func(t *testing.T, n session.Network) {
+		c := shell(tempDir(t), daemon+"while :; do date >>main; sleep 0.05; done")
+		c.Network = n
+		p, err := c.Start(context.Background())
+		must(t, err)
+		for read(t, c.Workspace, "main") == "" {
+			time.Sleep(10 * time.Millisecond)
+		}
+		must(t, syscall.Kill(helperOf(t), syscall.SIGKILL))
+		_, err = p.Wait()
+		wantCode(t, err, errs.Exec)
+		before := read(t, c.Workspace, "main")
+		time.Sleep(200 * time.Millisecond)
+		if read(t, c.Workspace, "main") != before {
+			t.Error("the command lives on")
+		}
+		if n == session.NetworkNone {
+			stopped(t, c.Workspace)
+			return
+		}
+		write(t, c.Workspace, "stop", "") // what no namespace holds
+	})
+}
+
+func TestTheEndOfTheCallerIsThatOfTheCommand(t *testing.T) {
+	privately(t, func(t *testing.T, n session.Network) {
+		dir := tempDir(t)
+		caller := exec.Command("/proc/self/exe")
+		caller.Env = append(os.Environ(), actEnv+"=daemon", "DIR="+dir, "NETWORK="+string(n))
+		must(t, caller.Start())
+		for read(t, dir, "alive") == "" {
+			time.Sleep(10 * time.Millisecond)
+		}
+		must(t, caller.Process.Kill())
+		_ = caller.Wait()
+		time.Sleep(500 * time.Millisecond) // the grace period, and some
+		stopped(t, dir)
+	})
+}
+
+func TestATerminalIsTheCommands(t *testing.T) {
+	for _, n := range []session.Network{session.NetworkHost, session.NetworkNone} {
+		master, slave := terminal(t)
+		caller := exec.Command("/proc/self/exe")
+		caller.Env = append(os.Environ(), actEnv+"=terminal", "DIR="+tempDir(t), "NETWORK="+string(n))
+		caller.Stdin, caller.Stdout, caller.Stderr = slave, slave, slave
+		caller.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+		must(t, caller.Start())
+		slave.Close()
+		timer := time.AfterFunc(20*time.Second, func() { _ = caller.Process.Kill() })
+		said := bufio.NewReader(master)
+		var all strings.Builder
+		for _, step := range []struct{ await, then string }{{"name?", "somebody\n"}, {"hello somebody", "\x03"}, {"caught", ""}, {"code 5", ""}} {
+			for !strings.Contains(all.String(), step.await) {
+				line, err := said.ReadString('\n')
+				if err != nil {
+					t.Fatalf("%s: %v after %q", n, err, all.String())
+				}
+				all.WriteString(line)
+			}
+			_, err := master.WriteString(step.then)
+			must(t, err)
+		}
+		timer.Stop()
+		must(t, caller.Wait())
+		master.Close()
+	}
+}
+
+// terminal makes a new one.
+func terminal(t *testing.T) (master, slave *os.File) {
+	t.Helper()
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
+	must(t, err)
+	must(t, unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0))
+	n, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
+	must(t, err)
+	slave, err = os.OpenFile("/dev/pts/"+strconv.Itoa(n), os.O_RDWR|syscall.O_NOCTTY, 0)
+	must(t, err)
+	return master, slave
 }
 
 func TestManyCommandsAtOnce(t *testing.T) {

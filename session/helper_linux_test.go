@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/hyperfs/hyperfs/internal/errs"
 	"github.com/hyperfs/hyperfs/session"
@@ -23,6 +25,21 @@ var acts = map[string]func() error{
 	"getwd": func() error {
 		dir, err := os.Getwd()
 		fmt.Println(dir)
+		return err
+	},
+	"daemon": func() error {
+		c := shell(os.Getenv("DIR"), daemon+"sleep 100")
+		c.Network, c.Grace = session.Network(os.Getenv("NETWORK")), 100*time.Millisecond
+		_, err := c.Run(context.Background())
+		return err
+	},
+	"terminal": func() error {
+		signal.Notify(make(chan os.Signal, 1), os.Interrupt) // the command decides
+		c := shell(os.Getenv("DIR"), `trap 'echo caught; exit 5' INT; echo "name?"; read name; echo "hello $name"; while :; do sleep 0.05; done`)
+		c.Network, c.AcceptFailure, c.Capture = session.Network(os.Getenv("NETWORK")), true, false
+		c.Stdin, c.Stdout, c.Stderr = os.Stdin, os.Stdout, os.Stderr
+		r, err := c.Run(context.Background())
+		fmt.Println("code", r.ExitCode)
 		return err
 	},
 }

@@ -24,7 +24,8 @@ type launch struct {
 
 	Workspace, Source string // symlinks resolved; "" for none
 	Sandbox           *Sandbox
-	RuntimeDir        string // XDG_RUNTIME_DIR
+	RuntimeDir        string   // XDG_RUNTIME_DIR
+	Sockets           []string // what there is of sockets with a path, for a sandbox
 }
 
 // request is what the caller wants later. The end of the connection means the same as End.

@@ -35,6 +35,9 @@ func (h helper) restrict() error {
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return unsupported("setuid programs cannot be forbidden", err)
 	}
+	if err := refuseDirectories(); err != nil {
+		return err
+	}
 	if err := h.landlock(); err != nil {
 		return err
 	}
@@ -158,6 +161,17 @@ func allowBelow(ruleset, fd int, rights uint64) error {
 	_, _, errno := unix.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, uintptr(ruleset), unix.LANDLOCK_RULE_PATH_BENEATH, uintptr(unsafe.Pointer(&attr)), 0, 0, 0)
 	if errno != 0 {
 		return errno
+	}
+	return nil
+}
+
+// refuseDirectories fails if a stream is a directory: what is below could be reached from there, past all mounts.
+func refuseDirectories() error {
+	for fd := range 3 {
+		var st unix.Stat_t
+		if unix.Fstat(fd, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR {
+			return invalid("", "a standard stream is a directory, which leads out of a sandbox")
+		}
 	}
 	return nil
 }

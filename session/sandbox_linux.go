@@ -12,19 +12,25 @@ import (
 	"github.com/hyperfs/hyperfs/internal/errs"
 )
 
-// devices are those that a command in a sandbox may use.
-var devices = []string{"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/ptmx", "/dev/pts"}
+// devices are those that a command in a sandbox may use, beside terminals that it makes itself.
+var devices = []string{"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty"}
+
+// terminals is where those are. The others', also of the same user, are not there: they could be read from and written to.
+const terminals = "/dev/pts"
 
 // kind is what becomes of a path in a sandbox.
 type kind int
 
 const (
-	writable kind = iota // as it was
-	top                  // as it was, but what is mounted below it is read-only
-	readOnly             // nothing can be changed; nor is there a device
-	device               // it can be used, but not changed
-	scratch              // an empty directory in RAM
-	hidden               // an empty directory, read-only
+	writable    kind = iota // as it was
+	top                     // as it was, but what is mounted below it is read-only
+	readOnly                // nothing can be changed; nor is there a device
+	device                  // it can be used, but not changed
+	socket                  // there is a file in its place that leads nowhere
+	scratch                 // an empty directory in RAM
+	ptys                    // a directory for new terminals
+	multiplexer             // the device that makes them
+	hidden                  // an empty directory, read-only
 )
 
 // spot is a path in a sandbox that is unlike what it is below.
@@ -32,7 +38,7 @@ type spot struct {
 	path string
 	kind kind
 	from string // what is shown there
-	tree int    // a descriptor of what is shown there; -1 for scratch and hidden
+	tree int    // a descriptor of what is shown there; -1 if that is made anew
 }
 
 // confine makes everything read-only and without devices, and then puts over that what is different, from the top
@@ -116,7 +122,8 @@ func depth(path string) int {
 
 // usual gives what is in every sandbox.
 func (h helper) usual() []spot {
-	spots := []spot{{path: "/tmp", kind: top, from: "/tmp"}, {path: "/dev/shm", kind: scratch}}
+	spots := []spot{{path: "/tmp", kind: top, from: "/tmp"}, {path: "/dev/shm", kind: scratch}, {path: terminals, kind: ptys},
+		{path: "/dev/ptmx", kind: multiplexer}}
 	for _, d := range devices {
 		if real, err := filepath.EvalSymlinks(d); err == nil {
 			spots = append(spots, spot{path: real, kind: device, from: real})
@@ -125,6 +132,11 @@ func (h helper) usual() []spot {
 	for _, dir := range slices.Concat([]string{"/run", "/var/run", h.RuntimeDir}, h.Sandbox.Hide) {
 		if real, err := filepath.EvalSymlinks(dir); err == nil && filepath.IsAbs(real) {
 			spots = append(spots, spot{path: real, kind: hidden})
+		}
+	}
+	for _, path := range h.Sockets {
+		if st, err := os.Lstat(path); err == nil && st.Mode()&os.ModeSocket != 0 && !within(h.Workspace, path) {
+			spots = append(spots, spot{path: path, kind: socket, from: "/dev/null"})
 		}
 	}
 	// The resolver's configuration is often a link into /run.
@@ -146,7 +158,8 @@ func (h helper) prune(spots []spot) []spot {
 			}
 		}
 		_, err := os.Lstat(s.path)
-		if err == nil && !known && !(s.kind == hidden && above == hidden) {
+		unasked := s.kind == hidden || s.kind == socket
+		if err == nil && !known && !(unasked && above == hidden) {
 			kept = append(kept, s)
 		}
 	}
@@ -197,7 +210,7 @@ func (s *spot) limit() error {
 	switch s.kind {
 	case writable:
 		err = setAttr(s.tree, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, unix.MOUNT_ATTR_NODEV, 0)
-	case readOnly:
+	case readOnly, socket:
 		err = setAttr(s.tree, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, unix.MOUNT_ATTR_RDONLY|unix.MOUNT_ATTR_NODEV, 0)
 	case device:
 		err = setAttr(s.tree, "", unix.AT_EMPTY_PATH, unix.MOUNT_ATTR_RDONLY, 0)
@@ -238,6 +251,10 @@ func (s spot) attach() error {
 	switch s.kind {
 	case scratch:
 		err = unix.Mount("tmpfs", s.path, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=1777")
+	case ptys:
+		err = unix.Mount("devpts", s.path, "devpts", unix.MS_NOSUID|unix.MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620")
+	case multiplexer:
+		err = s.multiplex()
 	case hidden:
 		err = s.hide()
 	default:
@@ -291,9 +308,17 @@ func (s spot) hide() error {
 	return nil
 }
 
+// multiplex puts the device of the new terminals where programs look for it, unless it is a link to there.
+func (s spot) multiplex() error {
+	if st, err := os.Lstat(s.path); err != nil || st.Mode()&os.ModeSymlink != 0 {
+		return err
+	}
+	return unix.Mount(terminals+"/ptmx", s.path, "", unix.MS_BIND, "")
+}
+
 // writable gives the paths that Landlock must let the command write to: as the mounts do.
 func (h helper) writable() []string {
-	return slices.Concat([]string{h.Workspace, "/tmp", "/dev/shm"}, devices, h.Sandbox.Write)
+	return slices.Concat([]string{h.Workspace, "/tmp", "/dev/shm", terminals, "/dev/ptmx"}, devices, h.Sandbox.Write)
 }
 
 // setAttr sets and clears flags of a mount.

@@ -155,12 +155,32 @@ func TestAFileGivenToReadCannotBeWrittenTo(t *testing.T) {
 		f, err := os.Open(filepath.Join(home, "file"))
 		must(t, err)
 		defer f.Close()
-		c := boxed(ws, "")
+		before, err := os.Stat(f.Name())
+		must(t, err)
+		c := boxed(ws, "cat; echo x >/proc/self/fd/0; chmod 777 /proc/self/fd/0; touch -d yesterday /proc/self/fd/0; true")
 		c.Stdin = f
-		refuses(t, c, "echo x >/proc/self/fd/0", "echo x >>/dev/stdin", "echo x >/dev/fd/0")
-		if read(t, home, "file") != "mine" {
+		expect(t, c, "mine")
+		after, err := os.Stat(f.Name())
+		must(t, err)
+		if read(t, home, "file") != "mine" || before.Mode() != after.Mode() || !before.ModTime().Equal(after.ModTime()) {
 			t.Error("it was")
 		}
+		c = boxed(ws, "")
+		c.Stdout = f // opened for reading only
+		c.Capture = false
+		c.Args[2] = "echo x >/proc/self/fd/1"
+		if _, err := c.Run(context.Background()); err == nil {
+			t.Error("it can write to what is its standard output")
+		}
+		if read(t, home, "file") != "mine" {
+			t.Error("it was, as the standard output")
+		}
+		d, err := os.Open(home)
+		must(t, err)
+		defer d.Close()
+		c.Stdout = d
+		_, err = c.Run(context.Background())
+		wantCode(t, err, errs.ExecOptions)
 	})
 }
 
@@ -252,6 +272,44 @@ func TestSocketsInHiddenDirectoriesAreOutOfReach(t *testing.T) {
 			output(t, session.Command{Args: []string{"true"}, Workspace: ws, Sandbox: c.Sandbox})
 			refuses(t, c, connect, "touch $(dirname $P)/new")
 		}
+	})
+}
+
+func TestSocketsAreOutOfReachUnlessTheyAreNamed(t *testing.T) {
+	eachUser(t, func(t *testing.T) {
+		ws, dir := outside(t), tempDir(t)
+		path := filepath.Join(dir, "a socket")
+		l, err := net.Listen("unix", path)
+		must(t, err)
+		defer l.Close()
+		go func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				c.Close()
+			}
+		}()
+		c := boxed(ws, `perl -MSocket -e 'socket(S, PF_UNIX, SOCK_STREAM, 0); exit !connect(S, sockaddr_un($ENV{P}))'`)
+		c.Env = []string{"P=" + path}
+		output(t, boxed(ws, "true"))
+		refuses(t, c, c.Args[2])
+		c.Sandbox.Write = []string{path}
+		output(t, c)
+		c.Network = session.NetworkNone
+		output(t, c)
+		c.Sandbox.Write = nil
+		refuses(t, c, c.Args[2])
+		expect(t, boxed(ws, `perl -MSocket -e 'socket(L, PF_UNIX, SOCK_STREAM, 0); bind(L, sockaddr_un("/tmp/hyperfs-own-$$")) or die; listen(L, 1); socket(S, PF_UNIX, SOCK_STREAM, 0);
+			connect(S, getsockname(L)) or die; unlink("/tmp/hyperfs-own-$$"); print "connected"'`), "connected")
+	})
+}
+
+func TestTerminalsInASandboxAreItsOwn(t *testing.T) {
+	eachUser(t, func(t *testing.T) {
+		expect(t, boxed(outside(t), `ls /dev/pts; perl -MPOSIX -e 'open(M, "+<", "/dev/ptmx") or die $!; my $l = pack("i", 0); ioctl(M, 0x40045431, $l) or die; my $n = pack("I", 0); ioctl(M, 0x80045430, $n) or die;
+			open(S, "+<", "/dev/pts/" . unpack("I", $n)) or die $!; syswrite(S, "through\n"); sysread(M, my $b, 99); print $b; print -t S ? "tty" : "no tty"'`), "ptmx\nthrough\r\ntty")
 	})
 }
 
