@@ -220,3 +220,31 @@ func TestADirectoryOfAMountStandsOverTheMount(t *testing.T) {
 		}
 	})
 }
+
+// A container that hides a part of /proc lets nobody mount another one. A branch needs none; a sandbox does.
+func TestABranchStandsInAContainerThatHidesPartsOfProc(t *testing.T) {
+	if os.Geteuid() != 0 {
+		missing(t, "mounting needs root")
+	}
+	needPrivate(t)
+	self, err := os.Open("/proc/self/exe")
+	must(t, err)
+	defer self.Close()
+	ws := outside(t)
+	must(t, os.Chmod(ws, 0o755))
+	must(t, os.Mkdir(filepath.Join(ws, "source"), 0o777))
+	must(t, os.Chown(filepath.Join(ws, "source"), nobody, nobody))
+	cmd := exec.Command("unshare", "-m", "sh", "-c", "mount -t tmpfs none /proc/fs && exec setpriv --reuid=65534 --regid=65534 --clear-groups /proc/self/fd/3")
+	cmd.Env = append(os.Environ(), actEnv+"=branch", "DIR="+ws)
+	cmd.ExtraFiles = []*os.File{self}
+	var said strings.Builder
+	cmd.Stderr = &said
+	out, err := cmd.Output()
+	if err != nil || string(out) != ws+"\n\nUNSUPPORTED\n" || !strings.Contains(said.String(), "/proc cannot be mounted") {
+		t.Errorf("%v, it says %q\n%s", err, out, &said)
+	}
+	stopped(t, filepath.Join(ws, "source"))
+	if read(t, ws, "source/ran") != "\n" {
+		t.Error("the command of the sandbox ran")
+	}
+}

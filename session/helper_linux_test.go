@@ -8,10 +8,14 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/hyperfs/hyperfs/internal/errs"
 	"github.com/hyperfs/hyperfs/session"
@@ -33,6 +37,19 @@ var acts = map[string]func() error{
 		_, err := c.Run(context.Background())
 		return err
 	},
+	"branch": func() error {
+		ws, source := os.Getenv("DIR"), os.Getenv("DIR")+"/source"
+		for _, sandbox := range []*session.Sandbox{nil, {}} {
+			c := inBranch(ws, source, daemon+"echo >>ran; pwd -P")
+			c.Sandbox, c.Grace = sandbox, 100*time.Millisecond
+			r, err := c.Run(context.Background())
+			fmt.Printf("%s%s\n", r.Stdout, errs.CodeOf(err))
+			if err != nil && !strings.Contains(err.Error(), "\n") {
+				fmt.Fprintln(os.Stderr, err)
+			}
+		}
+		return nil
+	},
 	"terminal": func() error {
 		signal.Notify(make(chan os.Signal, 1), os.Interrupt) // the command decides
 		c := shell(os.Getenv("DIR"), `trap 'echo caught; exit 5' INT; echo "name?"; read name; echo "hello $name"; while :; do sleep 0.05; done`)
@@ -44,7 +61,40 @@ var acts = map[string]func() error{
 	},
 }
 
+// noLandlockEnv makes this program one on a kernel without Landlock.
+const noLandlockEnv = "HYPERFS_TEST_NO_LANDLOCK"
+
+// withoutLandlock lets no thread of this process, and nothing that it starts, use Landlock.
+func withoutLandlock() error {
+	filter := []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 0}, // the system call
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.SYS_LANDLOCK_CREATE_RULESET, Jf: 1},
+		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ERRNO | uint32(unix.ENOSYS)},
+		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW},
+	}
+	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return err
+	}
+	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC, uintptr(unsafe.Pointer(&program)))
+	if errno != 0 {
+		return errno
+	}
+	if _, _, errno = unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION); errno != unix.ENOSYS {
+		return fmt.Errorf("Landlock answers %v", errno)
+	}
+	return nil
+}
+
 func TestMain(m *testing.M) {
+	if os.Getenv(noLandlockEnv) != "" {
+		if err := withoutLandlock(); err != nil {
+			fmt.Println("error:", err)
+			os.Exit(1)
+		}
+	}
 	if name := os.Getenv(actEnv); name != "" {
 		if err := acts[name](); err != nil {
 			fmt.Println("error:", err)
@@ -67,20 +117,33 @@ func eachUser(t *testing.T, test func(t *testing.T)) {
 		return
 	}
 	t.Run("root", test)
-	t.Run("nobody", func(t *testing.T) {
-		top, _, _ := strings.Cut(t.Name(), "/")
-		cmd := exec.Command("/proc/self/exe", "-test.run=^"+top+"$", "-test.v", "-test.timeout=2m")
-		cmd.Dir = "/"
-		cmd.Env = append(os.Environ(), "HOME=/nonexistent", "TMPDIR=/tmp")
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
-		out, err := cmd.CombinedOutput()
-		if strings.Contains(string(out), "--- SKIP: "+top) {
-			t.Skip(string(out))
-		}
-		if err != nil || !strings.Contains(string(out), "--- PASS: "+top) {
-			t.Fatalf("as an ordinary user: %v\n%s", err, out)
-		}
-	})
+	t.Run("nobody", func(t *testing.T) { elsewhere(t, "TMPDIR=/tmp") })
+}
+
+// eachWall runs a test of a sandbox as eachUser does, and once more where there is no Landlock.
+func eachWall(t *testing.T, test func(t *testing.T)) {
+	t.Helper()
+	eachUser(t, test)
+	if os.Geteuid() == 0 {
+		t.Run("nobody without Landlock", func(t *testing.T) { elsewhere(t, noLandlockEnv+"=1") })
+	}
+}
+
+// elsewhere runs the test t as an ordinary user, in a process of its own.
+func elsewhere(t *testing.T, env string) {
+	t.Helper()
+	top, _, _ := strings.Cut(t.Name(), "/")
+	cmd := exec.Command("/proc/self/exe", "-test.run=^"+top+"$", "-test.v", "-test.timeout=2m")
+	cmd.Dir = "/"
+	cmd.Env = append(os.Environ(), "HOME=/nonexistent", "TMPDIR=/tmp", env)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+	out, err := cmd.CombinedOutput()
+	if strings.Contains(string(out), "--- SKIP: "+top) {
+		t.Skip(string(out))
+	}
+	if err != nil || !strings.Contains(string(out), "--- PASS: "+top) {
+		t.Fatalf("as an ordinary user: %v\n%s", err, out)
+	}
 }
 
 func must(t testing.TB, err error) {

@@ -46,7 +46,7 @@ func refuses(t *testing.T, c session.Command, lines ...string) {
 }
 
 func TestASandboxLetsNothingElseBeChanged(t *testing.T) {
-	eachUser(t, func(t *testing.T) {
+	eachWall(t, func(t *testing.T) {
 		ws, home := outside(t), outside(t)
 		write(t, home, "file", "mine")
 		write(t, home, "sub/file", "mine")
@@ -86,7 +86,7 @@ func names(t *testing.T, dir string) (list []string) {
 }
 
 func TestASandboxLetsBeChangedWhatItShould(t *testing.T) {
-	eachUser(t, func(t *testing.T) {
+	eachWall(t, func(t *testing.T) {
 		ws, allowed := outside(t), outside(t)
 		write(t, allowed, "one/file", "")
 		write(t, allowed, "two", "")
@@ -112,7 +112,7 @@ func TestASandboxLetsBeChangedWhatItShould(t *testing.T) {
 }
 
 func TestASandboxCannotBeLeft(t *testing.T) {
-	eachUser(t, func(t *testing.T) {
+	eachWall(t, func(t *testing.T) {
 		ws, home := outside(t), outside(t)
 		write(t, home, "file", "mine")
 		sleeper := exec.Command("sleep", "100") // of the same user, in home
@@ -148,7 +148,7 @@ func TestASandboxCannotBeLeft(t *testing.T) {
 }
 
 func TestAFileGivenToReadCannotBeWrittenTo(t *testing.T) {
-	eachUser(t, func(t *testing.T) {
+	eachWall(t, func(t *testing.T) {
 		ws, home := outside(t), outside(t)
 		write(t, home, "file", "mine")
 		output(t, boxed(ws, "true"))
@@ -185,7 +185,7 @@ func TestAFileGivenToReadCannotBeWrittenTo(t *testing.T) {
 }
 
 func TestABranchInASandboxHasNoWayToTheWorkspace(t *testing.T) {
-	eachUser(t, func(t *testing.T) {
+	eachWall(t, func(t *testing.T) {
 		ws, source, store := tempDir(t), tempDir(t), tempDir(t) // all in /tmp, which can be written to
 		write(t, ws, "file", "main")
 		write(t, source, "file", "branch")
@@ -243,7 +243,7 @@ func TestTheWorkspaceIsProtectedUnderItsOtherPaths(t *testing.T) {
 }
 
 func TestSocketsInHiddenDirectoriesAreOutOfReach(t *testing.T) {
-	eachUser(t, func(t *testing.T) {
+	eachWall(t, func(t *testing.T) {
 		ws, run, tmp := outside(t), outside(t), tempDir(t)
 		var paths []string
 		for _, dir := range []string{run, tmp} {
@@ -276,7 +276,7 @@ func TestSocketsInHiddenDirectoriesAreOutOfReach(t *testing.T) {
 }
 
 func TestSocketsAreOutOfReachUnlessTheyAreNamed(t *testing.T) {
-	eachUser(t, func(t *testing.T) {
+	eachWall(t, func(t *testing.T) {
 		ws, dir := outside(t), tempDir(t)
 		path := filepath.Join(dir, "a socket")
 		l, err := net.Listen("unix", path)
@@ -307,7 +307,7 @@ func TestSocketsAreOutOfReachUnlessTheyAreNamed(t *testing.T) {
 }
 
 func TestTerminalsInASandboxAreItsOwn(t *testing.T) {
-	eachUser(t, func(t *testing.T) {
+	eachWall(t, func(t *testing.T) {
 		expect(t, boxed(outside(t), `ls /dev/pts; perl -MPOSIX -e 'open(M, "+<", "/dev/ptmx") or die $!; my $l = pack("i", 0); ioctl(M, 0x40045431, $l) or die; my $n = pack("I", 0); ioctl(M, 0x80045430, $n) or die;
 			open(S, "+<", "/dev/pts/" . unpack("I", $n)) or die $!; syswrite(S, "through\n"); sysread(M, my $b, 99); print $b; print -t S ? "tty" : "no tty"'`), "ptmx\nthrough\r\ntty")
 	})
@@ -336,5 +336,24 @@ func TestAServerOutsideIsReachedOnlyByTheHostsNetwork(t *testing.T) {
 		output(t, c)
 		c.Network = session.NetworkNone
 		refuses(t, c, connect)
+	})
+}
+
+func TestASandboxIsRefusedWhereItCannotBeMade(t *testing.T) {
+	eachUser(t, func(t *testing.T) {
+		ws := tempDir(t)
+		must(t, os.Mkdir(filepath.Join(ws, "source"), 0o755))
+		c := boxed(ws, "")
+		c.Args = []string{"/proc/self/exe"} // in a sandbox there are no user namespaces
+		c.Env = []string{actEnv + "=branch", "DIR=" + ws}
+		c.Capture = true
+		r, err := c.Run(context.Background())
+		must(t, err)
+		if string(r.Stdout) != "UNSUPPORTED\nUNSUPPORTED\n" || !strings.Contains(string(r.Stderr), "sysctl user.max_user_namespaces") {
+			t.Errorf("it says %s\n%s", r.Stdout, r.Stderr)
+		}
+		if read(t, ws, "source/ran") != "" {
+			t.Error("the command ran")
+		}
 	})
 }
