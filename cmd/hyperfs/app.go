@@ -34,18 +34,19 @@ func newApp(stdin io.Reader, stdout, stderr io.Writer) *cli.App {
 		UsageText: "hyperfs [-C DIR] COMMAND [flags] [arguments]",
 		Description: "Every command finds its workspace from the current directory upwards, or from -C DIR, or in $HYPERFS_WORKSPACE.\n" +
 			"Data goes to stdout, everything else to stderr.\n\n" + exitCodeText,
-		Version:              buildVersion().Version,
-		Reader:               stdin,
-		Writer:               stdout,
-		ErrWriter:            stderr,
-		HideVersion:          true, // there is a command
-		EnableBashCompletion: true,
+		Version:                   buildVersion().Version,
+		Reader:                    stdin,
+		Writer:                    stdout,
+		ErrWriter:                 stderr,
+		HideVersion:               true, // there is a command
+		EnableBashCompletion:      true,
+		DisableSliceFlagSeparator: true, // a value may have commas
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "C", Usage: "work as if started in `DIR`"},
 			jsonFlag(),
 		},
 		Commands: []*cli.Command{
-			runCommand(), mountCommand(), serveCommand(), unmountCommand(), statusCommand(), diagnosticsCommand(),
+			runCommand(), execCommand(), mountCommand(), serveCommand(), unmountCommand(), statusCommand(), diagnosticsCommand(),
 			snapshotCommand(), rollbackCommand(), undoCommand(), listCommand(), treeCommand(), showCommand(),
 			diffCommand(), patchCommand(), reconcileCommand(), promoteCommand(), dropCommand(),
 			forkCommand(), branchesCommand(), headsCommand(), mergeCommand(), dropBranchCommand(),

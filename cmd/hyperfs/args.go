@@ -12,10 +12,10 @@ const completionFlag = "--generate-bash-completion"
 
 // permute puts the flags of a command before its arguments, since the flag library stops at the first argument:
 // `rollback ID --json` works like `rollback --json ID`. What follows "--" stays where it is, and so does all of what run
-// is to run.
+// and exec are to run.
 func permute(app *cli.App, args []string) []string {
 	at, cmd := findCommand(app, args)
-	if cmd == nil || cmd.Name == "run" || args[len(args)-1] == completionFlag {
+	if cmd == nil || cmd.Name == "run" || cmd.Name == "exec" || args[len(args)-1] == completionFlag {
 		return args
 	}
 	var flags, rest []string

@@ -17,6 +17,7 @@ func TestFlagsMayFollowArguments(t *testing.T) {
 		"hyperfs mount DIR --at=M":             "hyperfs mount --at=M -- DIR",
 		"hyperfs drop -- -odd --json":          "hyperfs drop -- -odd --json",
 		"hyperfs run ls --json":                "hyperfs run ls --json",
+		"hyperfs exec --branch b ls --json":    "hyperfs exec --branch b ls --json",
 		"hyperfs run --keep -- ls -l":          "hyperfs run --keep -- ls -l",
 		"hyperfs snapshot -m":                  "hyperfs snapshot -m",
 		"hyperfs nonsense x --y":               "hyperfs nonsense x --y",

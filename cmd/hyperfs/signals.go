@@ -7,11 +7,14 @@ import (
 	"syscall"
 )
 
+// signalled is a process that can be given signals.
+type signalled interface{ Signal(os.Signal) error }
+
 // forwarder passes on what should end us to the command that we run, and lets us live on to clean up after it. What the
 // keyboard sends reaches the command by itself, being in the terminal's foreground like us.
 type forwarder struct {
 	ch     chan os.Signal
-	target atomic.Pointer[os.Process] // nil while no command runs: then signals have no effect
+	target atomic.Pointer[signalled] // nil while no command runs: then signals have no effect
 }
 
 // newForwarder starts to catch signals.
@@ -23,15 +26,21 @@ func newForwarder() *forwarder {
 		for s := range f.ch {
 			keyboard := s == os.Interrupt || s == syscall.SIGQUIT
 			if p := f.target.Load(); p != nil && !(keyboard && fromTerminal) {
-				passOn(p, s)
+				passOn(*p, s)
 			}
 		}
 	}()
 	return f
 }
 
-// to says which process gets the signals from now on.
-func (f *forwarder) to(p *os.Process) { f.target.Store(p) }
+// to says which process gets the signals from now on; nil means none.
+func (f *forwarder) to(p signalled) {
+	if p == nil {
+		f.target.Store(nil)
+		return
+	}
+	f.target.Store(&p)
+}
 
 // stop gives signals their usual effect again.
 func (f *forwarder) stop() {

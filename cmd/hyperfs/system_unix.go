@@ -34,4 +34,4 @@ func detach(cmd *exec.Cmd, ready *os.File) (uintptr, error) {
 func askToEnd(p *os.Process) { _ = p.Signal(syscall.SIGTERM) }
 
 // passOn gives a command a signal that we got.
-func passOn(p *os.Process, s os.Signal) { _ = p.Signal(s) } // it may have ended just now
+func passOn(p signalled, s os.Signal) { _ = p.Signal(s) } // it may have ended just now

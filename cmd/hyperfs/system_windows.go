@@ -44,7 +44,7 @@ func detach(cmd *exec.Cmd, ready *os.File) (uintptr, error) {
 func askToEnd(p *os.Process) { _ = p.Kill() }
 
 // passOn has nothing to do: what ends us by the console reaches the command too.
-func passOn(*os.Process, os.Signal) {}
+func passOn(signalled, os.Signal) {}
 
 // checkStoreOwner lets every store be: files take their rights from the directory that they are made in, whoever makes
 // them, so none is locked out.

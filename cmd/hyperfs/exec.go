@@ -1,0 +1,224 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/hyperfs/hyperfs/control"
+	"github.com/hyperfs/hyperfs/internal/errs"
+	"github.com/hyperfs/hyperfs/session"
+)
+
+func execCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "exec",
+		Usage:     "run a command in the workspace, or in a branch that stands at the workspace's own path",
+		UsageText: "hyperfs exec [--branch B] [--timeout D] [--env K=V]… [--sandbox [--write PATH]…] [--network host | none] -- CMD ARG…",
+		Description: example("When CMD ends, or its time is over, so do all processes that it has started, daemons too.\n"+
+			"With --json the document comes on stdout, and CMD's own output on stderr.",
+			"hyperfs exec --branch try -- npm test", "hyperfs exec --branch try --sandbox --network none --timeout 1h -- ./agent.sh"),
+		Flags: []cli.Flag{
+			&cli.StringFlag{Name: "branch", Usage: "what CMD finds at the workspace's path is the branch `B`"},
+			&cli.DurationFlag{Name: "timeout", Value: session.DefaultTimeout, Usage: "end CMD after `D`, as 90s or 1h30m; 0 never"},
+			&cli.StringSliceFlag{Name: "env", Usage: "set a variable, as `K=V`; may be repeated"},
+			&cli.BoolFlag{Name: "sandbox", Usage: "CMD may change the workspace and /tmp only, and has no rights of root over the system"},
+			&cli.StringSliceFlag{Name: "write", Usage: "and `PATH`; may be repeated"},
+			&cli.StringFlag{Name: "network", Value: string(session.NetworkHost), Usage: "what CMD reaches: host, or none but a loopback device of its own"},
+			jsonFlag(),
+		},
+		Action: execAction,
+	}
+}
+
+// execReply is what --json says of a command.
+type execReply struct {
+	ExitCode int           `json:"exit_code"` // as a shell shows it: 128 and the number of the signal that ended it
+	Duration time.Duration `json:"duration_ns"`
+}
+
+func execAction(c *cli.Context) error {
+	if c.Args().Len() == 0 || c.Args().First() == "" {
+		return wrongArguments(c)
+	}
+	x, err := findExec(c)
+	if err != nil {
+		return err
+	}
+	cmd, err := x.command(c)
+	if err != nil {
+		return err
+	}
+	r, err := execute(c, cmd)
+	if err != nil {
+		return err
+	}
+	if flagAnywhere(c, "json") {
+		if err := printJSON(c.App.Writer, execReply{r.ShellCode(), r.Duration}); err != nil {
+			return err
+		}
+	}
+	if code := r.ShellCode(); code != 0 {
+		return exited(code)
+	}
+	return nil
+}
+
+// execPlace is where a command is to run.
+type execPlace struct {
+	place
+	status     control.StatusReply
+	mountpoint string // "" where the workspace is served without a mount
+}
+
+// findExec finds the workspace, for which a daemon must answer: else nothing would keep what the command changes.
+func findExec(c *cli.Context) (x execPlace, err error) {
+	if x.place, err = find(c.Context, c); err != nil {
+		return x, err
+	}
+	if x.socket == "" {
+		return x, errs.New(control.NotFound, "exec", x.dir, "it is not mounted").WithHint("hyperfs mount " + x.dir)
+	}
+	client := control.NewClient(x.socket)
+	defer client.Close()
+	if x.status, err = client.Status(c.Context); err != nil {
+		return x, err
+	}
+	if x.status.Daemon.Detached {
+		return x, errs.New(control.Busy, "exec", x.dir, "its mount is detached").WithHint("hyperfs mount, once the programs that use it have ended")
+	}
+	x.mountpoint = x.status.Daemon.Mountpoint
+	return x, nil
+}
+
+// command makes the command of the flags.
+func (x execPlace) command(c *cli.Context) (cmd session.Command, err error) {
+	cmd = session.Command{
+		Args: c.Args().Slice(), Workspace: x.mountpoint, Env: c.StringSlice("env"), Timeout: new(c.Duration("timeout")),
+		Network: session.Network(c.String("network")), AcceptFailure: true,
+		Stdin: c.App.Reader, Stdout: c.App.Writer, Stderr: c.App.ErrWriter,
+	}
+	if x.mountpoint == "" {
+		cmd.Workspace = x.status.Workspace
+	}
+	if flagAnywhere(c, "json") {
+		cmd.Stdout = c.App.ErrWriter
+	}
+	if c.IsSet("branch") {
+		cmd.Workspace = x.status.Workspace
+		if cmd.Source, err = x.branch(c.String("branch")); err != nil {
+			return cmd, err
+		}
+	}
+	if cmd.Dir, err = x.startIn(c, cmd.Workspace); err != nil {
+		return cmd, err
+	}
+	switch {
+	case c.Bool("sandbox"):
+		cmd.Sandbox, err = x.sandbox(c)
+	case c.IsSet("write"):
+		err = errs.New(control.Usage, "exec", "--write", "it belongs to --sandbox: without that, all can be written to")
+	}
+	return cmd, err
+}
+
+// branch gives the directory of a branch.
+func (x execPlace) branch(name string) (string, error) {
+	if name == "" || name != filepath.Base(name) || !filepath.IsLocal(name) || name == "." {
+		return "", errs.New(control.Usage, "exec", "--branch", "%q is no name of a branch", name)
+	}
+	if x.mountpoint == "" {
+		return "", errs.New(control.Unsupported, "exec", x.status.Workspace, "branches need a mount").WithHint("hyperfs unmount, then hyperfs mount")
+	}
+	dir := filepath.Join(x.mountpoint, ".hyperfs", "branches", name)
+	_, err := os.Stat(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", errs.New(control.NotFound, "exec", name, "there is no such branch").WithHint("hyperfs branches lists them")
+	}
+	return dir, errs.Wrap(control.Path, "exec", dir, cause(err))
+}
+
+// startIn gives the directory that we were called in, below root where that was in the workspace, and else root.
+func (x execPlace) startIn(c *cli.Context, root string) (string, error) {
+	dir, err := base(c)
+	if err != nil {
+		return "", err
+	}
+	if dir, err = resolve(dir); err != nil {
+		return "", errs.Wrap(control.Path, "exec", dir, cause(err))
+	}
+	for _, top := range []string{x.mountpoint, x.status.Workspace} {
+		if rel, ok := below(top, dir); ok {
+			return filepath.Join(root, rel), nil
+		}
+	}
+	return root, nil
+}
+
+// below gives path relative to top, if it is top or below it. Both are taken as they are: what a mount hides can't be looked at.
+func below(top, path string) (string, bool) {
+	rel, err := filepath.Rel(top, path)
+	return rel, top != "" && err == nil && filepath.IsLocal(rel)
+}
+
+// sandbox makes that of the flags. In it the workspace itself, its store and its daemon are out of reach by any other path.
+func (x execPlace) sandbox(c *cli.Context) (*session.Sandbox, error) {
+	s := &session.Sandbox{Protect: []string{x.status.Workspace}}
+	for _, path := range c.StringSlice("write") {
+		abs, err := absolute(c, path)
+		if err != nil {
+			return nil, err
+		}
+		if path == "" {
+			return nil, errs.New(control.Usage, "exec", "--write", "it is empty")
+		}
+		s.Write = append(s.Write, abs)
+	}
+	if x.mountpoint != "" {
+		s.Protect = append(s.Protect, x.mountpoint)
+	}
+	if _, ok := below(x.status.Workspace, x.status.Store); !ok {
+		s.Protect = append(s.Protect, x.status.Store)
+	}
+	for _, socket := range append(control.Sockets(x.status.Workspace), x.socket) {
+		s.Hide = append(s.Hide, filepath.Dir(socket))
+	}
+	others, _ := filepath.Glob("/tmp/hyperfs-*") // those of other users, for root; a bad pattern is its only error
+	for _, dir := range others {
+		if _, err := strconv.Atoi(strings.TrimPrefix(dir, "/tmp/hyperfs-")); err == nil {
+			s.Hide = append(s.Hide, dir)
+		}
+	}
+	slices.Sort(s.Hide)
+	s.Hide = slices.Compact(s.Hide)
+	return s, nil
+}
+
+// execute runs cmd, and passes on to it the signals that we get.
+func execute(c *cli.Context, cmd session.Command) (session.Result, error) {
+	signals := newForwarder()
+	defer signals.stop()
+	p, err := cmd.Start(context.WithoutCancel(c.Context)) // an interrupt is for the command
+	var start *session.StartError
+	if errors.As(err, &start) {
+		code := 126
+		if start.NotFound {
+			code = 127
+		}
+		return session.Result{}, &failed{code, err}
+	}
+	if err != nil {
+		return session.Result{}, err
+	}
+	signals.to(p)
+	defer signals.to(nil)
+	return p.Wait()
+}
