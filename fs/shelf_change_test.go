@@ -227,12 +227,52 @@ func useBranches(t *testing.T, dir string, branches int) {
 		if err == nil && string(got) != fmt.Sprint(i) {
 			t.Errorf("%d has the file of %s", i, got)
 		}
-		for _, err := range []error{err, os.WriteFile(root+"/d/scratch", []byte("x"), 0o644), os.Remove(root + "/d/scratch")} {
+		for _, err := range []error{err, os.WriteFile(root+"/d/scratch", []byte("x"), 0o644), os.Remove(root + "/d/scratch"), useFrom(t, root, fmt.Sprint(i))} {
 			if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ESTALE) {
 				t.Error(err)
 			}
 		}
 	}
+}
+
+// useFrom keeps a directory and a file of a branch open, and reads from there until it is dropped, or for a while.
+func useFrom(t *testing.T, root, id string) error {
+	dir, err := os.Open(root + "/d")
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	f, err := os.Open(root + "/d/id")
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	b, entries := make([]byte, 10), make([]byte, 4096)
+	for range 50 {
+		var st unix.Stat_t
+		if err := unix.Fstatat(int(dir.Fd()), "id", &st, 0); err != nil {
+			return err
+		}
+		if _, err := unix.Seek(int(dir.Fd()), 0, unix.SEEK_SET); err != nil {
+			return err
+		}
+		if _, err := unix.Getdents(int(dir.Fd()), entries); err != nil {
+			return err
+		}
+		fd, err := unix.Openat(int(dir.Fd()), "id", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		n, err := unix.Pread(fd, b, 0)
+		unix.Close(fd)
+		if err != nil {
+			return err
+		}
+		if string(b[:n]) != id {
+			t.Errorf("%s has the file of %q", root, b[:n])
+		}
+	}
+	return nil
 }
 
 func TestAThousandBranchesAreGivenBack(t *testing.T) {
