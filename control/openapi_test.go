@@ -162,7 +162,7 @@ func TestRequestsAreWhatTheDocumentSays(t *testing.T) {
 	check := struct{ schemas map[string]any }{served(t, start(t, &fakeWorkspace{}))["components"].(map[string]any)["schemas"].(map[string]any)}
 	for name, v := range map[string]any{
 		"SnapshotOptions": overlay.SnapshotOptions{ID: "a", Parent: "b", Branch: "c", Subagent: "d", Agent: "e", CreatedBy: "f", Message: "g"},
-		"RollbackOptions": overlay.RollbackOptions{Discard: true},
+		"RollbackOptions": overlay.RollbackOptions{Discard: true, Branch: "a"},
 		"PromoteOptions":  PromoteOptions{Patch: true},
 		"UnmountOptions":  UnmountOptions{Lazy: true, Force: true},
 		"ForkOptions":     overlay.ForkOptions{Name: "a", From: "b", Subagent: "c", Agent: "d", Message: "e"},

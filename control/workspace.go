@@ -2,29 +2,14 @@ package control
 
 import (
 	"context"
-	"io"
 	"time"
 
 	"github.com/hyperfs/hyperfs/checkpoint"
 	"github.com/hyperfs/hyperfs/overlay"
 )
 
-// History is what can be done with checkpoints: those of the whole workspace, or of one branch. An ID may be of any checkpoint; what names none is
-// about the history itself.
-type History interface {
-	Snapshot(ctx context.Context, o overlay.SnapshotOptions) (checkpoint.Checkpoint, error)
-	Rollback(ctx context.Context, id string, o overlay.RollbackOptions) (overlay.RollbackResult, error)
-	Undo(ctx context.Context) (overlay.RollbackResult, error)
-	List(o overlay.ListOptions) ([]checkpoint.Checkpoint, error)
-	Get(id string) (checkpoint.Checkpoint, error)
-	Lineage(id string) ([]checkpoint.Checkpoint, error)
-	Children(id string, all bool) ([]checkpoint.Checkpoint, error)
-	Diff(ctx context.Context, from, to string, expand bool) (overlay.Diff, error)
-	Patch(ctx context.Context, from, to string, out io.Writer) error
-	Reconcile(ctx context.Context, id string) (overlay.ReconcileResult, error)
-	Promote(ctx context.Context, id string, patch io.Writer) (checkpoint.Checkpoint, error)
-	Drop(ctx context.Context, id string) error
-}
+// History is what can be done with checkpoints.
+type History = overlay.History
 
 // Workspace is what the API offers of a workspace: *scan.Workspace has all of it, and what a daemon has mounted is Branches too. Its methods are
 // called concurrently.

@@ -1,6 +1,29 @@
 package overlay
 
-import "time"
+import (
+	"context"
+	"io"
+	"time"
+
+	"github.com/hyperfs/hyperfs/checkpoint"
+)
+
+// History is what can be done with checkpoints: those of the whole workspace, or of one branch. An ID may be of any checkpoint; what names none is
+// about the history itself.
+type History interface {
+	Snapshot(ctx context.Context, o SnapshotOptions) (checkpoint.Checkpoint, error)
+	Rollback(ctx context.Context, id string, o RollbackOptions) (RollbackResult, error)
+	Undo(ctx context.Context) (RollbackResult, error)
+	List(o ListOptions) ([]checkpoint.Checkpoint, error)
+	Get(id string) (checkpoint.Checkpoint, error)
+	Lineage(id string) ([]checkpoint.Checkpoint, error)
+	Children(id string, all bool) ([]checkpoint.Checkpoint, error)
+	Diff(ctx context.Context, from, to string, expand bool) (Diff, error)
+	Patch(ctx context.Context, from, to string, out io.Writer) error
+	Reconcile(ctx context.Context, id string) (ReconcileResult, error)
+	Promote(ctx context.Context, id string, patch io.Writer) (checkpoint.Checkpoint, error)
+	Drop(ctx context.Context, id string) error
+}
 
 // MainBranch is the name of the live tree among branches.
 const MainBranch = "main"
@@ -44,16 +67,20 @@ type MergeResult struct {
 
 // MergeStep is one change of the parent.
 type MergeStep struct {
-	Op   string `json:"op"`             // remove, mkdir, put, text, rename, attr, link
-	Path string `json:"path"`           // workspace-relative
-	From string `json:"from,omitempty"` // of a rename and a link: the other path
+	Op     string `json:"op"`               // remove, rename, mkdir, put, link, setattr
+	Path   string `json:"path"`             // workspace-relative, as it is when the steps before were done
+	From   string `json:"from,omitempty"`   // of a rename and a link: the other path
+	Type   string `json:"type,omitempty"`   // file, dir, symlink, fifo, socket, char, block
+	Source string `json:"source,omitempty"` // of a put: theirs, ours, or merge, where the text comes from both
 }
 
 // MergeConflict is a path that both sides have changed, each in its own way.
 type MergeConflict struct {
 	Path     string `json:"path"`
-	Ours     string `json:"ours"`               // what the parent did: created, modified, deleted, renamed to …
-	Theirs   string `json:"theirs"`             // what the branch did
+	Ours     string `json:"ours"`              // what the parent did: created, modified, deleted, renamed, …
+	Theirs   string `json:"theirs"`            // what the branch did
+	OursBy   string `json:"ours_by,omitempty"` // the agent of the parent's newest checkpoint
+	TheirsBy string `json:"theirs_by,omitempty"`
 	Detail   string `json:"detail,omitempty"`   // what exactly collides
 	Resolved string `json:"resolved,omitempty"` // ours or theirs, where the policy has settled it
 }

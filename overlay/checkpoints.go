@@ -161,8 +161,7 @@ func (w *Workspace) Get(id string) (checkpoint.Checkpoint, error) {
 	}
 	c, ok := w.find(id)
 	if !ok {
-		return c, errs.New(errs.NotFound, "find checkpoint", id, "there is no such checkpoint").
-			WithHint("`hyperfs list` shows them")
+		return c, noCheckpoint(id)
 	}
 	list := []checkpoint.Checkpoint{c}
 	err := w.describe(list)

@@ -71,7 +71,8 @@ type SnapshotOptions struct {
 
 // RollbackOptions say how to roll back.
 type RollbackOptions struct {
-	Discard bool `json:"discard,omitempty"` // keep no undo checkpoint
+	Discard bool   `json:"discard,omitempty"` // keep no undo checkpoint
+	Branch  string `json:"branch,omitempty"`  // what is rolled back, where the checkpoint is the fork point of a branch; "" means what the checkpoint is of
 }
 
 // RollbackResult is what a rollback did.
@@ -185,7 +186,8 @@ type Status struct {
 	Workspace   string    `json:"workspace"`
 	Store       string    `json:"store"`
 	Tier        string    `json:"tier"`
-	Checkpoints int       `json:"checkpoints"` // active ones
+	Checkpoints int       `json:"checkpoints"` // active ones, of main
+	Branches    int       `json:"branches"`    // active ones
 	Newest      string    `json:"newest,omitempty"`
 	NewestAt    time.Time `json:"newest_at,omitzero"`
 	Undo        string    `json:"undo,omitempty"` // what `undo` would go back to

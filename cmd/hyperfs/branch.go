@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -11,7 +12,6 @@ import (
 
 	"github.com/hyperfs/hyperfs/checkpoint"
 	"github.com/hyperfs/hyperfs/control"
-	"github.com/hyperfs/hyperfs/internal/errs"
 	"github.com/hyperfs/hyperfs/overlay"
 )
 
@@ -247,15 +247,12 @@ func completeBranches(c *cli.Context) {
 	})
 }
 
-// orNewestOf gives id, or where it is empty the newest checkpoint of the branch that the command is about.
+// orNewestOf gives id, or where it is empty the checkpoint that the state of the branch comes from that the command is about.
 func orNewestOf(c *cli.Context, w *control.Client, id string) (string, error) {
 	name := branchOf(c)
 	if id != "" || name == "" || name == overlay.MainBranch {
 		return orNewest(c, w, id)
 	}
 	b, err := w.Branch(c.Context, name)
-	if err == nil && b.Head == "" {
-		err = errs.New(control.NotFound, c.Command.Name, name, "the branch has no checkpoint of its own").WithHint("hyperfs snapshot --branch " + quote(name) + " makes one")
-	}
-	return b.Head, err
+	return cmp.Or(b.Head, b.ForkPoint), err
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/hyperfs/hyperfs/fs"
 	"github.com/hyperfs/hyperfs/internal/errs"
 	"github.com/hyperfs/hyperfs/overlay"
+	"github.com/hyperfs/hyperfs/overlay/branch"
 )
 
 // All that the command line asks of package fs is in this file.
@@ -21,7 +22,7 @@ const howToMakeOne = "hyperfs mount makes one"
 
 // openMountable opens a workspace, and gives what mounts it.
 func openMountable(ctx context.Context, cfg overlay.Config) (closable, mounter, error) {
-	w, err := patiently(ctx, func() (*overlay.Workspace, error) { return overlay.Open(cfg) })
+	w, err := patiently(ctx, func() (*branch.Workspace, error) { return branch.Open(cfg) })
 	if err != nil {
 		return nil, nil, err
 	}
@@ -32,8 +33,14 @@ func openMountable(ctx context.Context, cfg overlay.Config) (closable, mounter, 
 			InPlace:       o.inPlace(),
 			NoPassthrough: o.NoPassthrough,
 			Logger:        log,
+			Shelf:         w.Shelf(),
 		})
-		return fuseView{s}, err
+		if err != nil {
+			return nil, err
+		}
+		w.Manager().SetNotifier(s.Notifier())
+		w.SetChanged(func(kind, name string) { s.ShelfChanged(fs.ShelfKind(kind), name) })
+		return fuseView{s}, nil
 	}, nil
 }
 

@@ -54,7 +54,7 @@ func rollBack(c *cli.Context) error {
 			return err
 		}
 		done := progress(c, "rolling back")
-		r, err := w.Rollback(c.Context, id, overlay.RollbackOptions{Discard: c.Bool("discard")})
+		r, err := w.Rollback(c.Context, id, overlay.RollbackOptions{Discard: c.Bool("discard"), Branch: branchOf(c)})
 		done()
 		return printRollback(c, r, err)
 	})

@@ -78,7 +78,9 @@ func newDrawing(list []checkpoint.Checkpoint, newest, undo string) *drawing {
 	for _, k := range list {
 		there[k.ID] = true
 	}
-	slices.SortFunc(list, func(a, b checkpoint.Checkpoint) int { return cmp.Compare(a.Seq, b.Seq) })
+	slices.SortStableFunc(list, func(a, b checkpoint.Checkpoint) int {
+		return cmp.Or(a.CreatedAt.Compare(b.CreatedAt), cmp.Compare(a.Seq, b.Seq)) // those of a branch are counted apart
+	})
 	for _, k := range list {
 		if k.Parent == "" || !there[k.Parent] || k.Parent == k.ID {
 			d.roots = append(d.roots, k)

@@ -33,6 +33,35 @@ func (m *Manager) Diff(ctx context.Context, name, from, to string, expand bool) 
 	return diff, err
 }
 
+// diffSince tells what changed in a branch from the state that another one was forked from to a checkpoint, with what is below created directories.
+func (m *Manager) diffSince(ctx context.Context, name string, child checkpoint.Branch, to string) ([]overlay.Change, error) {
+	const op = "diff"
+	v, leave, err := m.enterBranch(op, name)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	m.mu.Lock()
+	b := *m.branches[v.key.branch]
+	z, err := m.target(op, &b, to)
+	m.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	d, err := m.newDiffer(ctx, b.Epoch, target{id: child.ForkPoint, layer: child.Fork}, z)
+	if err != nil {
+		return nil, errs.Ensure(op, name, err)
+	}
+	defer d.close()
+	d.expand = true
+	found, err := d.run()
+	changes := []overlay.Change{}
+	for _, c := range found {
+		changes = append(changes, c.Change)
+	}
+	return changes, errs.Ensure(op, name, err)
+}
+
 // compare calls fn with two states of a branch, which do not change meanwhile.
 func (m *Manager) compare(ctx context.Context, op, name, from, to string, fn func(*differ) error) error {
 	v, leave, err := m.enterBranch(op, name)

@@ -33,10 +33,8 @@ func (m *Manager) unreachable() []uint64 {
 			need(c.Layer)
 		}
 	}
-	for key, v := range m.volumes {
-		if v.readonly {
-			need(key.layer)
-		}
+	for _, v := range m.volumes {
+		need(v.layer) // which switchTo changes with mu held
 	}
 	var gone []uint64
 	for num := range m.layers {
@@ -63,10 +61,17 @@ func (m *Manager) free() (overlay.GCResult, error) {
 	}
 	crash.Point("branch-freed")
 	m.mu.Lock()
+	unpinned := false
 	for _, num := range gone {
+		unpinned = unpinned || m.layers[num].Parent == 0
 		delete(m.layers, num)
 	}
 	m.mu.Unlock()
+	if unpinned && m.cfg.Unpinned != nil {
+		if err := m.cfg.Unpinned(); err != nil {
+			return res, err
+		}
+	}
 	for _, num := range pool {
 		res.Bytes += m.allocated(num)
 		m.discard(num)

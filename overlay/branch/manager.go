@@ -35,6 +35,9 @@ type Config struct {
 	// the call of fn, from which on PinnedEpochs has it, and the commit.
 	Pin func(id string, fn func(*checkpoint.Tx, checkpoint.Checkpoint) error) error
 
+	// Unpinned is called when PinnedEpochs may have become fewer; nil is nobody. Nobody forks meanwhile.
+	Unpinned func() error
+
 	NewNum  func() uint64 // numbers for inodes; see overlay.Inode
 	Reserve func() string // IDs of checkpoints
 
@@ -452,6 +455,13 @@ func (m *Manager) At(id string) (*Volume, error) {
 }
 
 // knows reports whether a checkpoint is of a branch.
+// isActive reports whether there is an active branch of that name.
+func (m *Manager) isActive(name string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.active[name] != nil
+}
+
 func (m *Manager) knows(id string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -3,6 +3,7 @@
 package branch
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -29,7 +30,7 @@ func (m *Manager) Undo(ctx context.Context, name string) (overlay.RollbackResult
 		if c == nil {
 			return target{}, errs.New(errs.Rollback, "undo", name, "there is no rollback to undo")
 		}
-		return target{c.ID, c.Layer, c.Parent, c}, nil
+		return target{id: c.ID, layer: c.Layer, head: c.Parent, c: c}, nil
 	})
 }
 
@@ -39,6 +40,8 @@ type target struct {
 	layer uint64 // 0 is main's state
 	head  string // the checkpoint that the state comes from
 	c     *checkpoint.BranchCheckpoint
+
+	message string // of the undo checkpoint; "" for the usual one
 }
 
 // target resolves the name of a state of a branch: "" is the checkpoint that the live state comes from, or else the fork point. The caller
@@ -61,7 +64,7 @@ func (m *Manager) target(op string, b *checkpoint.Branch, id string) (target, er
 	if c.CreatedBy == createdByRollback {
 		head = c.Parent
 	}
-	return target{c.ID, c.Layer, head, c}, usable(op, &c.Checkpoint)
+	return target{id: c.ID, layer: c.Layer, head: head, c: c}, usable(op, &c.Checkpoint)
 }
 
 // newest gives the checkpoint that the live state comes from, and where that is not active any more the newest one that is. The caller holds mu.
@@ -175,7 +178,7 @@ func (m *Manager) undoCheckpoint(v *Volume, b *checkpoint.Branch, to target, o o
 	return id, append(changed, &checkpoint.BranchCheckpoint{BranchNum: b.Num, Layer: v.layer, Checkpoint: checkpoint.Checkpoint{
 		ID: id, Parent: b.Head, Branch: b.Name, Subagent: b.Subagent, Agent: b.Agent,
 		CreatedBy: createdByRollback, CreatedAt: now, UpdatedAt: now, Status: checkpoint.Active, Epoch: b.Epoch,
-		Message: "before the rollback to " + to.id, RollbackOf: to.id,
+		Message: cmp.Or(to.message, "before the rollback to "+to.id), RollbackOf: to.id,
 	}}), nil
 }
 

@@ -223,17 +223,27 @@ func (m *Manager) List(name string, o overlay.ListOptions) ([]checkpoint.Checkpo
 	if err != nil {
 		return nil, err
 	}
+	return m.listed(func(c *checkpoint.BranchCheckpoint) bool { return c.BranchNum == b.Num }, o), nil
+}
+
+// ListAll gives the checkpoints of all branches that the options let through, oldest first.
+func (m *Manager) ListAll(o overlay.ListOptions) []checkpoint.Checkpoint {
+	return m.listed(func(c *checkpoint.BranchCheckpoint) bool { return o.Branch == "" || c.Branch == o.Branch }, o)
+}
+
+// listed gives the checkpoints for which that is to be, and that the options let through but for their branch.
+func (m *Manager) listed(is func(*checkpoint.BranchCheckpoint) bool, o overlay.ListOptions) []checkpoint.Checkpoint {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	list := []checkpoint.Checkpoint{}
 	for _, c := range m.checkpoints {
-		if c.BranchNum == b.Num && (o.IncludeInactive || c.Status == checkpoint.Active) &&
+		if is(c) && (o.IncludeInactive || c.Status == checkpoint.Active) &&
 			(o.Subagent == "" || c.Subagent == o.Subagent) && (o.Agent == "" || c.Agent == o.Agent) {
 			list = append(list, recoverable(c.Checkpoint))
 		}
 	}
 	slices.SortFunc(list, func(a, b checkpoint.Checkpoint) int { return cmp.Compare(a.Seq, b.Seq) })
-	return list, nil
+	return list
 }
 
 // recoverable fills in what a reboot would do to a checkpoint: the pool is on disk.

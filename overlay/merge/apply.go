@@ -18,7 +18,7 @@ import (
 // for the caller. It refuses a plan that is not clean with BRANCH_CONFLICT, having done nothing.
 func Apply(ctx context.Context, p *Plan, parent, theirs overlay.Volume) error {
 	if !p.Clean() {
-		return errs.New(errs.BranchConflict, "merge", "", "there are %d conflicts", len(p.Conflicts))
+		return notClean(p)
 	}
 	a := &applier{plan: p, parent: newTree(parent), theirs: newTree(theirs)}
 	defer func() {
@@ -134,6 +134,11 @@ type source interface {
 	ReadAt(p []byte, off int64) (int, error)
 }
 
+// sink is what takes a content.
+type sink interface {
+	WriteAt(p []byte, off int64) (int, error)
+}
+
 // withSource calls fn with the content of a put, nil if it has none.
 func (a *applier) withSource(op *Op, fn func(src source) error) error {
 	from := a.theirs
@@ -177,7 +182,7 @@ func (a *applier) target(op *Op, dir overlay.Inode, name string) (overlay.File, 
 }
 
 // copyContent fills an empty file, and leaves out what is zero: so holes stay holes.
-func copyContent(dst overlay.File, src source) error {
+func copyContent(dst sink, src source) error {
 	buf := make([]byte, 128<<10)
 	off, end := int64(0), int64(0)
 	for {
@@ -211,7 +216,7 @@ func allZero(p []byte) bool {
 	return true
 }
 
-func writeAll(dst overlay.File, p []byte, off int64) error {
+func writeAll(dst sink, p []byte, off int64) error {
 	for len(p) > 0 {
 		n, err := dst.WriteAt(p, off)
 		if err != nil {
