@@ -90,7 +90,7 @@ func TestLoansAreBorrowedAndEndedAtTheSameTime(t *testing.T) {
 	}
 	wg.Go(func() {
 		for range 5000 {
-			if l := s.recall(at); l != nil {
+			if l, _ := s.recall(at); l != nil {
 				t.Error("it was given up")
 				l.let()
 			}
@@ -105,15 +105,15 @@ func TestLoansAreBorrowedAndEndedAtTheSameTime(t *testing.T) {
 func TestAVolumeIsGivenUpOnlyIfItIsCertainlyGone(t *testing.T) {
 	tree := openTree(t)
 	for _, c := range []struct {
-		change func(of *countingShelf)
-		gone   bool
+		change     func(of *countingShelf)
+		gone, same bool
 	}{
-		{func(of *countingShelf) {}, false},
-		{func(of *countingShelf) { of.fail = unix.ENOENT }, true},
-		{func(of *countingShelf) { of.fail = errs.New(errs.NotFound, "open", "b", "there is none") }, true},
-		{func(of *countingShelf) { of.fail = unix.EMFILE }, false},
-		{func(of *countingShelf) { of.fail = errors.New("something") }, false},
-		{func(of *countingShelf) { of.vol = openTree(t).Volume() }, true},
+		{func(of *countingShelf) {}, false, true},
+		{func(of *countingShelf) { of.fail = unix.ENOENT }, true, false},
+		{func(of *countingShelf) { of.fail = errs.New(errs.NotFound, "open", "b", "there is none") }, true, false},
+		{func(of *countingShelf) { of.fail = unix.EMFILE }, false, false},
+		{func(of *countingShelf) { of.fail = errors.New("something") }, false, false},
+		{func(of *countingShelf) { of.vol = openTree(t).Volume() }, true, false},
 	} {
 		of := &countingShelf{vol: tree.Volume()}
 		s := newShelf(of, tree)
@@ -123,10 +123,11 @@ func TestAVolumeIsGivenUpOnlyIfItIsCertainlyGone(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.change(of)
-		if stale := s.recall(at); stale != nil {
+		stale, same := s.recall(at)
+		if stale != nil {
 			stale.let()
 		}
-		if l.gone.Load() != c.gone || (s.loans[at] == nil) != c.gone {
+		if l.gone.Load() != c.gone || same != c.same || (s.loans[at] == nil) != c.gone {
 			t.Errorf("after %v: gone is %v", of.fail, l.gone.Load())
 		}
 		l.let()
