@@ -158,36 +158,38 @@ func (l *loan) let() {
 	}
 }
 
-// recall looks whether a slot still holds what was opened there. If it does not, it gives up the loan and returns it; let ends that.
-func (s *shelf) recall(at slot) *loan {
+// recall looks whether a slot still holds what was opened there. If it certainly does not, it gives up the loan and returns it; let ends that.
+// same says that it certainly does.
+func (s *shelf) recall(at slot) (stale *loan, same bool) {
 	s.mu.Lock()
 	l := s.loans[at]
 	if l == nil {
 		s.mu.Unlock()
-		return nil
+		return nil, false
 	}
 	l.users.Add(1)
 	s.mu.Unlock()
 	if <-l.ready; l.err != nil {
-		return nil
+		return nil, false
 	}
 	v, giveBack, err := at.dir.open(at.name)
 	if err == nil {
 		giveBack()
+		same = v == l.vol.Volume
 	}
-	if err == nil && v == l.vol.Volume || err != nil && notFound(err) != unix.ENOENT {
+	if same || err != nil && notFound(err) != unix.ENOENT {
 		l.let()
-		return nil
+		return nil, same
 	}
 	l.gone.Store(true)
 	s.strike(l)
-	return l
+	return l, false
 }
 
 // ShelfChanged tells that a name has come to the shelf, is no more there, or means another volume than before. It is at once so for
 // everybody. What is still in use of a volume that the name does not mean any more is stale from then on: requests for it fail with
-// ESTALE, as on a network filesystem whose server has lost a file. It must not be called from a request, nor with a lock held that a
-// method of the Shelf takes.
+// ESTALE, as on a network filesystem whose server has lost a file, mappings of its files are void, and what is mounted in it is detached.
+// The Shelf must answer as it is now, and is asked. It must not be called from a request, nor with a lock held that a method of the Shelf takes.
 func (m *Server) ShelfChanged(kind ShelfKind, name string) { m.fs.shelfChanged(kind, name) }
 
 func (s *filesystem) shelfChanged(kind ShelfKind, name string) {
@@ -195,10 +197,12 @@ func (s *filesystem) shelfChanged(kind ShelfKind, name string) {
 		return
 	}
 	dir := s.shelf.dirs.kinds[kind]
-	stale := s.shelf.recall(slot{dir, name})
+	stale, same := s.shelf.recall(slot{dir, name})
 	dir.touch()
 	t := notifier{s}
-	t.InvalEntry(dir, name)
+	if !same { // the kernel would detach what is mounted in it
+		t.InvalEntry(dir, name)
+	}
 	t.InvalInode(dir)
 	if stale == nil {
 		return

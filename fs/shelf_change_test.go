@@ -293,8 +293,8 @@ func TestAThousandBranchesAreGivenBack(t *testing.T) {
 	if n := s.shelf.inUse(); n != branches {
 		t.Errorf("%d are in use", n)
 	}
-	for i := range branches { // which makes the kernel forget
-		s.server.ShelfChanged(fs.Branches, fmt.Sprint(i))
+	for i := range branches {
+		s.server.ForgetName(fs.Branches, fmt.Sprint(i))
 	}
 	eventually(t, "all are given back", func() bool { return s.shelf.inUse() == 0 })
 	if n := s.server.Nodes(); n > before+2 {
@@ -322,11 +322,16 @@ func TestABranchCanBeBoundElsewhere(t *testing.T) {
 		must(t, os.Remove(at+"/moved"))
 	}
 	work()
+	must(t, unix.Mount("tmpfs", s.b+"/d/sub", "tmpfs", 0, ""))
+	t.Cleanup(func() { _ = unix.Unmount(s.b+"/d/sub", unix.MNT_DETACH) })
 	s.come("other", openWorkspace(t).Tree())
 	s.server.ShelfChanged(fs.Branches, "b") // in vain
 	work()
 	if a, b := stat(t, at+"/d"), stat(t, s.b+"/d"); a.Ino != b.Ino {
 		t.Error("two directories of one branch")
+	}
+	if inside := stat(t, s.b+"/d/sub"); inside.Dev == stat(t, s.b).Dev {
+		t.Error("what was mounted in the branch is gone")
 	}
 	s.leave("b")
 	_, err := os.Stat(at + "/d")
@@ -362,7 +367,7 @@ func TestAFileKeepsItsBranchOpen(t *testing.T) {
 	must(t, err)
 	must(t, os.Remove(s.b+"/d/f"))
 	must(t, os.Remove(s.b+"/d/sub/linked"))
-	s.server.ShelfChanged(fs.Branches, "b")
+	s.server.ForgetName(fs.Branches, "b")
 	got := make([]byte, 7)
 	if _, err = f.ReadAt(got, 0); err != nil || string(got) != "content" {
 		t.Errorf("%q, %v", got, err)
@@ -372,6 +377,6 @@ func TestAFileKeepsItsBranchOpen(t *testing.T) {
 	}
 	must(t, f.Close())
 	stat(t, s.b)
-	s.server.ShelfChanged(fs.Branches, "b") // which makes the kernel forget
+	s.server.ForgetName(fs.Branches, "b")
 	eventually(t, "the branch is given back", func() bool { return s.shelf.inUse() == 0 })
 }

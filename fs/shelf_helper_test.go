@@ -162,6 +162,7 @@ type shifted struct {
 	v        overlay.Volume
 	by       uint64
 	readOnly bool
+	root     overlay.Inode // of the tree; nil means the tree's own
 }
 
 type shiftedInode struct {
@@ -237,7 +238,12 @@ func (s *shifted) opened(n overlay.Inode, f overlay.File, a overlay.Attr, err er
 	return s.wrap(n), shiftedFile{f, s.by}, a, nil
 }
 
-func (s *shifted) Root() overlay.Inode { return s.wrap(s.v.Root()) }
+func (s *shifted) Root() overlay.Inode {
+	if s.root != nil {
+		return s.wrap(s.root)
+	}
+	return s.wrap(s.v.Root())
+}
 
 func (s *shifted) Forget(n overlay.Inode, nlookup uint64) { s.v.Forget(s.in(n), nlookup) }
 

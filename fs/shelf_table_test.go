@@ -3,6 +3,7 @@ package fs
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -90,7 +91,7 @@ func TestLoansAreBorrowedAndEndedAtTheSameTime(t *testing.T) {
 	}
 	wg.Go(func() {
 		for range 5000 {
-			if l := s.recall(at); l != nil {
+			if l, _ := s.recall(at); l != nil {
 				t.Error("it was given up")
 				l.let()
 			}
@@ -105,15 +106,15 @@ func TestLoansAreBorrowedAndEndedAtTheSameTime(t *testing.T) {
 func TestAVolumeIsGivenUpOnlyIfItIsCertainlyGone(t *testing.T) {
 	tree := openTree(t)
 	for _, c := range []struct {
-		change func(of *countingShelf)
-		gone   bool
+		change     func(of *countingShelf)
+		gone, same bool
 	}{
-		{func(of *countingShelf) {}, false},
-		{func(of *countingShelf) { of.fail = unix.ENOENT }, true},
-		{func(of *countingShelf) { of.fail = errs.New(errs.NotFound, "open", "b", "there is none") }, true},
-		{func(of *countingShelf) { of.fail = unix.EMFILE }, false},
-		{func(of *countingShelf) { of.fail = errors.New("something") }, false},
-		{func(of *countingShelf) { of.vol = openTree(t).Volume() }, true},
+		{func(of *countingShelf) {}, false, true},
+		{func(of *countingShelf) { of.fail = unix.ENOENT }, true, false},
+		{func(of *countingShelf) { of.fail = errs.New(errs.NotFound, "open", "b", "there is none") }, true, false},
+		{func(of *countingShelf) { of.fail = unix.EMFILE }, false, false},
+		{func(of *countingShelf) { of.fail = errors.New("something") }, false, false},
+		{func(of *countingShelf) { of.vol = openTree(t).Volume() }, true, false},
 	} {
 		of := &countingShelf{vol: tree.Volume()}
 		s := newShelf(of, tree)
@@ -123,10 +124,11 @@ func TestAVolumeIsGivenUpOnlyIfItIsCertainlyGone(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.change(of)
-		if stale := s.recall(at); stale != nil {
+		stale, same := s.recall(at)
+		if stale != nil {
 			stale.let()
 		}
-		if l.gone.Load() != c.gone || (s.loans[at] == nil) != c.gone {
+		if l.gone.Load() != c.gone || same != c.same || (s.loans[at] == nil) != c.gone {
 			t.Errorf("after %v: gone is %v", of.fail, l.gone.Load())
 		}
 		l.let()
@@ -207,6 +209,68 @@ func TestNothingIsEnteredOfAVolumeThatWasGivenUp(t *testing.T) {
 	if of.lent.Load() != 0 {
 		t.Error("the volume was not given back")
 	}
+}
+
+// Before the nodes of a volume that was given up have left the table, they are stale already.
+func TestNodesAreStaleAsSoonAsTheirVolumeIsGivenUp(t *testing.T) {
+	tree := openTree(t)
+	of := &countingShelf{vol: openTree(t).Volume()}
+	s := newFilesystem(tree, Options{InPlace: true, Shelf: numberedShelf{of, tree}}, slog.New(slog.DiscardHandler))
+	id := uint64(fuse.FUSE_ROOT_ID)
+	for _, name := range []string{overlay.StoreName, string(Branches), "b"} {
+		var out fuse.EntryOut
+		if st := s.Lookup(nil, &fuse.InHeader{NodeId: id}, name, &out); !st.Ok() {
+			t.Fatal(name, st)
+		}
+		id = out.NodeId
+	}
+	get := func() fuse.Status {
+		var out fuse.AttrOut
+		return s.GetAttr(nil, &fuse.GetAttrIn{InHeader: fuse.InHeader{NodeId: id}}, &out)
+	}
+	if st := get(); !st.Ok() {
+		t.Fatal(st)
+	}
+	for _, l := range s.shelf.loans {
+		l.gone.Store(true)
+	}
+	if st := get(); st != fuse.Status(unix.ESTALE) {
+		t.Error(st)
+	}
+	s.Forget(id, 1)
+	if of.lent.Load() != 0 {
+		t.Error("the volume was not given back")
+	}
+}
+
+// numberedShelf gives the root of its volumes a number of the tree.
+type numberedShelf struct {
+	*countingShelf
+	tree *overlay.Tree
+}
+
+func (s numberedShelf) Branch(name string) (overlay.Volume, func(), error) {
+	v, giveBack, err := s.countingShelf.Branch(name)
+	return numberedRoot{v, &numbered{v.Root(), s.tree.NewNum()}}, giveBack, err
+}
+
+// numberedRoot is a volume of which there is only the root.
+type numberedRoot struct {
+	overlay.Volume
+	root *numbered
+}
+
+type numbered struct {
+	overlay.Inode
+	num uint64
+}
+
+func (n *numbered) Num() uint64 { return n.num }
+
+func (v numberedRoot) Root() overlay.Inode { return v.root }
+
+func (v numberedRoot) GetAttr(n overlay.Inode, f overlay.File) (overlay.Attr, error) {
+	return v.Volume.GetAttr(n.(*numbered).Inode, f)
 }
 
 // Cookies must mean the same when names come and go between two requests.

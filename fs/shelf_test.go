@@ -169,6 +169,34 @@ func TestAVolumeHasNoStore(t *testing.T) {
 	})
 }
 
+// A volume hides the name by itself. Should one not do so, the mount does.
+func TestAVolumeThatHasAStoreDoesNotShowIt(t *testing.T) {
+	eachShelf(t, func(t *testing.T, s *shelved) {
+		w := openWorkspace(t)
+		must(t, os.MkdirAll(w.Status().Workspace+"/below/"+overlay.StoreName+"/db", 0o755))
+		must(t, os.WriteFile(w.Status().Workspace+"/below/f", nil, 0o644))
+		root, _, err := w.Tree().Lookup(w.Tree().Root(), "below")
+		must(t, err)
+		s.shelf.put(fs.Branches, "full", w.Tree()).root = root
+		s.server.ShelfChanged(fs.Branches, "full")
+		dir := s.top + "/branches/full"
+		if got := names(t, dir); got != "f" {
+			t.Error("listed:", got)
+		}
+		store := dir + "/" + overlay.StoreName
+		_, err = os.Lstat(store)
+		want(t, err, unix.ENOENT)
+		_, err = os.Lstat(store + "/db")
+		want(t, err, unix.ENOENT)
+		want(t, os.Mkdir(store, 0o755), unix.EPERM)
+		want(t, os.WriteFile(store, nil, 0o644), unix.EPERM)
+		want(t, os.Symlink("x", store), unix.EPERM)
+		want(t, unix.Mkfifo(store, 0o644), unix.EPERM)
+		want(t, os.Link(dir+"/f", store), unix.EPERM)
+		want(t, os.Rename(dir+"/f", store), unix.EPERM)
+	})
+}
+
 func TestNothingMovesFromOneVolumeToAnother(t *testing.T) {
 	eachShelf(t, func(t *testing.T, s *shelved) {
 		for _, pair := range [][2]string{{s.dir, s.b}, {s.b, s.dir}, {s.dir, s.c}, {s.c, s.dir}, {s.b, s.c}} {
@@ -341,6 +369,28 @@ func TestWarmBranchAsksNothing(t *testing.T) {
 			walk()
 			if after := requests(s.server); after != before {
 				t.Errorf("%d requests: %v", after-before, s.server.Counts())
+			}
+		})
+	}
+}
+
+func TestPagesOfABranchAreKept(t *testing.T) {
+	for _, v := range []variant{inPlace, elsewhere} {
+		t.Run(v.name, func(t *testing.T) {
+			s := mountShelf(t, v.opts)
+			for _, p := range []string{s.b + "/d/f", s.c + "/d/f"} {
+				var before uint64
+				for range 3 {
+					got, err := os.ReadFile(p)
+					if err != nil || string(got) != "content\n" {
+						t.Fatalf("%q, %v", got, err)
+					}
+					if n := s.server.Counts()["read"]; before == 0 {
+						before = n
+					} else if n != before {
+						t.Errorf("%s: %d reads more", p, n-before)
+					}
+				}
 			}
 		})
 	}

@@ -1,0 +1,6 @@
+package fs
+
+// ForgetName makes the kernel forget a name on the shelf, as it does by itself when it lacks memory.
+func (m *Server) ForgetName(kind ShelfKind, name string) {
+	notifier{m.fs}.InvalEntry(m.fs.shelf.dirs.kinds[kind], name)
+}
