@@ -81,6 +81,9 @@ func (q *search) openLive(id checkpoint.ID, fd *int) error {
 // switchTo makes it another content. The caller holds mu, and shares Tree.mu.
 func (f *stateFile) switchTo(c checkpoint.Content) error {
 	tier := f.s.t.tier
+	if err := f.s.verify(c); err != nil {
+		return err
+	}
 	if c.Whole() && c.Ref != f.content.Ref {
 		file, err := tier.open(c.Ref)
 		if err != nil {
