@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/hyperfs/hyperfs/checkpoint"
+	"github.com/hyperfs/hyperfs/strategy"
 	"golang.org/x/sys/unix"
 )
 
@@ -27,6 +28,7 @@ type states struct {
 	mu   sync.RWMutex                // guards what follows
 	open map[checkpoint.Epoch]*state // with the number of those who have it open
 	seen map[uint64]checkpoint.Slot  // where inodes were seen last, by their numbers; whoever uses it proves what is there
+	good map[preimage]struct{}       // preimages that were proved to be what was saved
 
 	dirs  *dirCache[checkpoint.ID]
 	ended bool // the descriptors of the tree are closed; guarded by Tree.mu
@@ -48,9 +50,35 @@ func pastDirs() int { return max(16, min(fileLimit()/16, 128)) }
 
 func newStates(w *Workspace) *states {
 	return &states{
-		w: w, t: w.tree, open: map[checkpoint.Epoch]*state{}, seen: map[uint64]checkpoint.Slot{},
-		dirs: newDirCache[checkpoint.ID](pastDirs()),
+		w: w, t: w.tree, open: map[checkpoint.Epoch]*state{},
+		seen: map[uint64]checkpoint.Slot{}, good: map[preimage]struct{}{}, dirs: newDirCache[checkpoint.ID](pastDirs()),
 	}
+}
+
+// preimage is what names one.
+type preimage struct {
+	tier strategy.Kind
+	name string
+}
+
+// verify proves that the preimages of a content are what was saved, once for each as long as there are open states.
+func (ss *states) verify(c checkpoint.Content) error {
+	for _, ref := range c.Refs() {
+		p := preimage{ref.Tier, ref.Name}
+		ss.mu.RLock()
+		_, good := ss.good[p]
+		ss.mu.RUnlock()
+		if good {
+			continue
+		}
+		if err := ss.t.tier.verify(ref); err != nil {
+			return err
+		}
+		ss.mu.Lock()
+		ss.good[p] = struct{}{}
+		ss.mu.Unlock()
+	}
+	return nil
 }
 
 // openState is a state that somebody has open.
@@ -91,7 +119,7 @@ func (ss *states) close(s *state) (last bool) {
 	delete(ss.open, s.epoch)
 	s.past.Close()
 	if len(ss.open) == 0 {
-		ss.seen = map[uint64]checkpoint.Slot{}
+		ss.seen, ss.good = map[uint64]checkpoint.Slot{}, map[preimage]struct{}{}
 		ss.dirs.close()
 	}
 	return true

@@ -81,6 +81,9 @@ func (q *search) openLive(id checkpoint.ID, fd *int) error {
 // switchTo makes it another content. The caller holds mu, and shares Tree.mu.
 func (f *stateFile) switchTo(c checkpoint.Content) error {
 	tier := f.s.t.tier
+	if err := f.s.verify(c); err != nil {
+		return err
+	}
 	if c.Whole() && c.Ref != f.content.Ref {
 		file, err := tier.open(c.Ref)
 		if err != nil {
@@ -218,7 +221,7 @@ func (f *stateFile) readUnder(p []byte, off int64) (int, error) {
 	return done, nil
 }
 
-// Lseek is StateFile.Lseek. What block preimages have counts as data.
+// Lseek is StateFile.Lseek.
 func (f *stateFile) Lseek(off int64, whence int) (at int64, err error) {
 	if whence != unix.SEEK_DATA && whence != unix.SEEK_HOLE {
 		return 0, unix.EINVAL
@@ -260,18 +263,18 @@ func (f *stateFile) seek(off int64, whence int) (int64, error) {
 	if off < 0 || off >= size {
 		return 0, unix.ENXIO
 	}
-	for _, e := range f.chain.Saved() {
-		if e.To <= off {
+	for _, p := range f.chain.Pieces() {
+		if p.To <= off {
 			continue
 		}
-		at, err := f.seekUnder(off, min(e.From, size), whence)
-		if err != nil || at < e.From {
+		at, err := f.seekUnder(off, p.From, whence)
+		if err != nil || at < p.From {
 			return at, err
 		}
-		if whence == unix.SEEK_DATA {
-			return max(e.From, off), nil
+		if p.Hole == (whence == unix.SEEK_HOLE) {
+			return at, nil
 		}
-		off = e.To
+		off = p.To
 	}
 	at, err := f.seekUnder(off, size, whence)
 	if err == nil && at == size && whence == unix.SEEK_DATA {

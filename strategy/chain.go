@@ -200,6 +200,21 @@ func (c *Chain) Saved() []Extent {
 	return list
 }
 
+// Piece is a range of bytes that a chain has.
+type Piece struct {
+	Extent
+	Hole bool // there are no bytes but zeros, which were not allocated
+}
+
+// Pieces gives what the preimages have, in order.
+func (c *Chain) Pieces() []Piece {
+	list := make([]Piece, len(c.saved))
+	for i, s := range c.saved {
+		list[i] = Piece{Extent{s.off, s.end()}, s.at == 0}
+	}
+	return list
+}
+
 // Grow takes in what was added to the last preimage since.
 func (c *Chain) Grow() error {
 	return failed("read", c.last().ref.Name, c.grow(len(c.parts)-1))
