@@ -266,6 +266,11 @@ func (d *differ) match() ([]found, error) {
 		if !ok || was.Type != is.Type {
 			continue
 		}
+		if moved, err := d.hasMoved(was, is); err != nil {
+			return nil, err
+		} else if moved {
+			continue
+		}
 		f, changed, err := d.compareNames(was, is, path)
 		if err != nil {
 			return nil, err
@@ -302,6 +307,19 @@ func (d *differ) match() ([]found, error) {
 		delete(d.added, paths[0])
 	}
 	return d.created(list)
+}
+
+// hasMoved reports whether one of two directories is in the other state too, elsewhere: what is below it is not told, so that it must be told as
+// renamed.
+func (d *differ) hasMoved(was, is checkpoint.LayerSlot) (bool, error) {
+	if was.Type != unix.S_IFDIR {
+		return false, nil
+	}
+	moved, err := d.b.dirAlive(was.ID)
+	if err != nil || moved {
+		return moved, err
+	}
+	return d.a.dirAlive(is.ID)
 }
 
 func (d *differ) lost(path string, was checkpoint.LayerSlot) (found, error) {
