@@ -33,13 +33,6 @@ func Apply(ctx context.Context, p *Plan, parent, theirs overlay.Volume) error {
 			return errs.Ensure("merge", p.Ops[i].Path, err)
 		}
 	}
-	for i := len(p.Ops) - 1; i >= 0; i-- { // children first, so that their changes do not touch a time that was set
-		if op := &p.Ops[i]; op.Do == Mkdir {
-			if err := a.setAttrs(op); err != nil {
-				return errs.Ensure("merge", op.Path, err)
-			}
-		}
-	}
 	return nil
 }
 

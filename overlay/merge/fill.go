@@ -128,10 +128,12 @@ func (f *filler) source(op *Op, n *node) (err error) {
 	return err
 }
 
-// setAttr changes the attributes of what keeps its content, if any has to change.
+// setAttr changes the attributes of what keeps its content, if any has to change, and sets those of a new directory.
 func (f *filler) setAttr(n *node) error {
 	if n.v[inOurs] == nil {
-		return nil // a new directory: completeMkdirs does it
+		a, err := f.allAttrs(n)
+		f.dirs = append(f.dirs, Op{Do: SetAttr, Path: mergedPath(n), Type: typeName(n.mode), Attrs: a})
+		return err
 	}
 	a, err := f.newAttrs(n)
 	if err != nil {
@@ -207,25 +209,4 @@ func (f *filler) allAttrs(n *node) (*Attrs, error) {
 		a.Xattrs = append(a.Xattrs, Xattr{Name: name, Value: []byte(want[name])})
 	}
 	return a, nil
-}
-
-// completeMkdirs gives new directories their attributes.
-func (m *merger) completeMkdirs() error {
-	f := &filler{m: m}
-	made := map[string]*node{}
-	for _, n := range m.nodes {
-		if n.alive && n.isDir() && n.v[inOurs] == nil {
-			made[mergedPath(n)] = n
-		}
-	}
-	for i := range m.plan.Ops {
-		if op := &m.plan.Ops[i]; op.Do == Mkdir {
-			a, err := f.allAttrs(made[op.Path])
-			if err != nil {
-				return err
-			}
-			op.Attrs = a
-		}
-	}
-	return nil
 }

@@ -88,7 +88,9 @@ func (s *workspace) at(p string, fn func(v volume, dir overlay.Inode, name strin
 				s.Fatalf("%s: %v", p, err)
 			}
 			defer v.Forget(n, 1)
-			dir = n
+			if dir = n; !n.IsDir() {
+				s.Fatalf("%s: %v", p, unix.ENOTDIR)
+			}
 		}
 	}
 	if err := fn(v, dir, path.Base(p)); err != nil {

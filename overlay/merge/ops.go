@@ -27,7 +27,7 @@ func (m *merger) makeOps() error {
 	}
 	m.plan.Ops = append(append(m.plan.Ops, s.ops...), ops...)
 	slices.Sort(m.plan.Merged)
-	return m.completeMkdirs()
+	return nil
 }
 
 // shuffle follows where nodes are in ours while names are moved.

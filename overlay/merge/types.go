@@ -54,7 +54,7 @@ type Action string
 const (
 	Remove  Action = "remove"  // a name, or an empty directory
 	Rename  Action = "rename"  // From to Path, which is free
-	Mkdir   Action = "mkdir"   // its attributes are to be set when all other ops were done
+	Mkdir   Action = "mkdir"   // its attributes come with a setattr, when all is in it
 	Put     Action = "put"     // content and attributes of what is no directory
 	Link    Action = "link"    // another name, Path, for the file at From
 	SetAttr Action = "setattr" // attributes alone
