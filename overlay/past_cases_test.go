@@ -137,7 +137,7 @@ func TestOnlyAnActiveCheckpointCanBePinned(t *testing.T) {
 	id := s.snapshot()
 	failed := errors.New("no")
 	pin := func(id string, err error) error {
-		return s.w.Pin(id, "me", func(*checkpoint.Tx, checkpoint.Epoch) error { return err })
+		return s.w.Pin(id, "me", func(*checkpoint.Tx, checkpoint.Checkpoint) error { return err })
 	}
 	if err := pin(id, failed); !errors.Is(err, failed) || len(s.w.Pins()) != 0 {
 		t.Errorf("it was pinned, and %v", err)
