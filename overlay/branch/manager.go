@@ -35,6 +35,7 @@ type Config struct {
 	// the call of fn, from which on PinnedEpochs has it, and the commit.
 	Pin func(id string, fn func(*checkpoint.Tx, checkpoint.Checkpoint) error) error
 
+	Sync    bool          // what a checkpoint holds reaches the disk before the checkpoint is made
 	NewNum  func() uint64 // numbers for inodes; see overlay.Inode
 	Reserve func() string // IDs of checkpoints
 
@@ -233,6 +234,9 @@ func (m *Manager) unloadIdle() {
 		if v.users == 0 && m.volumes[v.key] == v {
 			delete(m.volumes, v.key)
 			v.retire()
+			if v.readonly {
+				m.collectSoon() // it may have been the last that stood on its layer
+			}
 		}
 		m.mu.Unlock()
 	}

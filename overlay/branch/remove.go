@@ -65,6 +65,7 @@ func (v *Volume) remove(i overlay.Inode, name string, isDir bool) error {
 		return l.record(tx)
 	})
 	if err != nil {
+		l.failed()
 		return err
 	}
 	crash.Point("branch-removed")
@@ -173,10 +174,18 @@ func (l loss) record(tx *checkpoint.Tx) error {
 	return nil
 }
 
+// failed takes back what was done before the commit.
+func (l loss) failed() {
+	if l.last && l.e.layer == private && l.was.layer != private {
+		l.v.m.pool.let(l.e.pool)
+	}
+}
+
 // apply changes the state. The caller holds state.mu.
 func (l loss) apply() {
 	v, n := l.v, l.n
 	if !l.last {
+		v.bump(l.e)
 		v.st.inodes[n.id] = l.e
 		return
 	}
