@@ -133,19 +133,18 @@ type loss struct {
 	n    *node
 	e    inode // as it is then
 	was  inode
-	last bool // it has none then
+	last bool          // it has none then
+	attr *overlay.Attr // as it was
 }
 
 // loses works it out. Where the inode keeps a name, it is copied up for its link count. The caller holds n.mu.
 func (v *Volume) loses(n *node) (loss, error) {
-	l := loss{v: v, n: n, last: true}
-	if !n.IsDir() {
-		a, err := v.attr(n)
-		if err != nil {
-			return l, err
-		}
-		l.last = a.Nlink <= 1
+	l := loss{v: v, n: n}
+	a, err := v.attr(n)
+	if err != nil {
+		return l, err
 	}
+	l.last, l.attr = n.IsDir() || a.Nlink <= 1, &a
 	if l.last {
 		l.was = v.entry(n)
 		l.e = l.was
@@ -155,7 +154,6 @@ func (v *Volume) loses(n *node) (loss, error) {
 		}
 		return l, nil
 	}
-	var err error
 	if l.was, err = v.copyUp(n, metadata); err != nil {
 		return l, err
 	}
@@ -190,6 +188,7 @@ func (l loss) apply() {
 		return
 	}
 	delete(v.st.inodes, n.id)
+	n.last = l.attr
 	v.orphanLocked(n, l.e)
 }
 
