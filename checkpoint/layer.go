@@ -9,12 +9,16 @@ import (
 	"github.com/hyperfs/hyperfs/internal/errs"
 )
 
+// BornInBranch is ID.Birth of what a branch has made. What comes from main keeps its identity.
+const BornInBranch = -1
+
 // Layer is a set of changes to the layer below it, or to what main was at the beginning of an epoch. Layers form a tree. Numbers
 // are given out by whoever makes layers, and are never used twice.
 type Layer struct {
 	Num    uint64
 	Parent uint64 // 0 for a layer over main
-	Epoch  Epoch  // of main, for such a layer; it is pinned as long as the layer is there
+	Epoch  Epoch  // of main, below them all; it is pinned as long as a layer over main is there
+	Into   uint64 // the layer that has all its records now; it is about to be removed
 }
 
 // LayerSlot is the value of a layer's slot record: what the slot holds from that layer on. The zero value is a whiteout.
@@ -72,12 +76,13 @@ func numKey(kind byte, num uint64) []byte { return binary.BigEndian.AppendUint64
 
 func (l Layer) encode() []byte {
 	b := binary.AppendUvarint([]byte{recordVersion}, l.Parent)
-	return binary.AppendUvarint(b, uint64(l.Epoch))
+	b = binary.AppendUvarint(b, uint64(l.Epoch))
+	return binary.AppendUvarint(b, l.Into)
 }
 
 func decodeLayer(num uint64, v []byte) (Layer, error) {
 	d := newDecoder(v)
-	l := Layer{Num: num, Parent: d.uvarint(), Epoch: Epoch(d.uvarint())}
+	l := Layer{Num: num, Parent: d.uvarint(), Epoch: Epoch(d.uvarint()), Into: d.uvarint()}
 	return l, d.err
 }
 
@@ -201,21 +206,158 @@ func (tx *Tx) eachLayerInode(prefix []byte, fn func(layer uint64, id ID, i Layer
 	})
 }
 
-// DropLayers removes layers that no other layer lies over, with all their records, and gives the numbers that these named in the pool. If
+// foldFactor and foldAlways say when it pays to fold a layer: copying a large one again and again for what little is above would not.
+const (
+	foldFactor = 4
+	foldAlways = 1000 // records
+)
+
+// FoldLayer has a layer take over what the one below it has, whose only upper layer it is, and stand on what that stood on. ok is false where that can't be,
+// as the content of a file that is metadata only above is in the layer below, or does not pay yet. Whoever reads both, one, or what is there in between
+// sees the same. The caller removes the layer below then. If it is cut short, it can be called again.
+func (s *Store) FoldLayer(below, above Layer) (ok bool, err error) {
+	f, err := s.planFold(below.Num, above.Num)
+	if err != nil || f == nil {
+		return false, err
+	}
+	b := s.NewBatch()
+	defer b.Cancel()
+	for slot, h := range f.slots {
+		if err := b.Set(appendSlot(numKey(keyLayerSlot, above.Num), slot), h.encode()); err != nil {
+			return false, err
+		}
+	}
+	for _, slot := range f.dead {
+		if err := b.wb.Delete(appendSlot(numKey(keyLayerSlot, above.Num), slot)); err != nil {
+			return false, err
+		}
+	}
+	for id, i := range f.inodes {
+		if err := b.Set(appendID(numKey(keyLayerInode, above.Num), id), i.encode()); err != nil {
+			return false, err
+		}
+	}
+	if err := b.Flush(); err != nil {
+		return false, err
+	}
+	above.Parent, below.Into = below.Parent, above.Num
+	return true, s.Update(func(tx *Tx) error {
+		if err := tx.PutLayer(above); err != nil {
+			return err
+		}
+		return tx.PutLayer(below)
+	})
+}
+
+// layerFold is what a layer takes over.
+type layerFold struct {
+	slots  map[Slot]LayerSlot
+	inodes map[ID]LayerInode
+	dead   []Slot // of its own, in directories that are gone
+}
+
+// layerRecords are all records of a layer.
+type layerRecords struct {
+	slots  map[Slot]LayerSlot
+	inodes map[ID]LayerInode
+}
+
+func (r layerRecords) len() int { return len(r.slots) + len(r.inodes) }
+
+func (tx *Tx) layerRecords(layer uint64) (r layerRecords, err error) {
+	r = layerRecords{map[Slot]LayerSlot{}, map[ID]LayerInode{}}
+	err = tx.EachLayerSlot(layer, func(slot Slot, h LayerSlot) error { r.slots[slot] = h; return nil })
+	if err != nil {
+		return r, err
+	}
+	return r, tx.EachLayerInode(layer, func(id ID, i LayerInode) error { r.inodes[id] = i; return nil })
+}
+
+// planFold gives the records of a layer that the one above has none in the place of; nil where they can't be folded, or should not.
+func (s *Store) planFold(below, above uint64) (*layerFold, error) {
+	var b, a layerRecords
+	err := s.View(func(tx *Tx) (err error) {
+		if b, err = tx.layerRecords(below); err != nil {
+			return err
+		}
+		a, err = tx.layerRecords(above)
+		return err
+	})
+	if err != nil || b.len() > foldAlways && b.len() > foldFactor*a.len() {
+		return nil, err
+	}
+	f := &layerFold{slots: map[Slot]LayerSlot{}, inodes: map[ID]LayerInode{}}
+	gone := goneIn(b, a)
+	for id, i := range b.inodes {
+		over, covered := a.inodes[id]
+		if covered && over.MetaOnly && !i.MetaOnly {
+			return nil, nil
+		}
+		if !covered && !gone[id] {
+			f.inodes[id] = i
+		}
+	}
+	for slot, h := range b.slots {
+		if _, covered := a.slots[slot]; !covered && !gone[slot.Dir] {
+			f.slots[slot] = h
+		}
+	}
+	for slot := range a.slots {
+		if gone[slot.Dir] {
+			f.dead = append(f.dead, slot)
+		}
+	}
+	return f, nil
+}
+
+// goneIn gives the inodes that a branch has made, whose names are all in a layer, and that have none any more with the layer above it. Nothing can
+// name them again.
+func goneIn(below, above layerRecords) map[ID]bool {
+	left := map[ID]int{}
+	for id, i := range below.inodes {
+		if _, changed := above.inodes[id]; !changed && id.Birth == BornInBranch {
+			left[id] = max(int(i.Nlink), 1)
+		}
+	}
+	for slot, h := range below.slots {
+		if _, covered := above.slots[slot]; covered {
+			left[h.ID]--
+		}
+	}
+	for _, h := range above.slots {
+		left[h.ID]++
+	}
+	gone := map[ID]bool{}
+	for id, n := range left {
+		if _, made := below.inodes[id]; made && n <= 0 && id.Birth == BornInBranch {
+			_, changed := above.inodes[id]
+			gone[id] = !changed
+		}
+	}
+	return gone
+}
+
+// DropLayers removes layers that no other layer stands on, with all their records, and gives the numbers that these alone have named in the pool. If
 // it is cut short, it can be called again.
-func (s *Store) DropLayers(layers []uint64) (pool []uint64, err error) {
+func (s *Store) DropLayers(layers []Layer) (pool []uint64, err error) {
 	var keys [][]byte
 	err = s.View(func(tx *Tx) error {
-		for _, num := range layers {
-			if err := tx.EachLayerSlot(num, func(slot Slot, _ LayerSlot) error {
-				keys = append(keys, appendSlot(numKey(keyLayerSlot, num), slot))
+		for _, l := range layers {
+			taken, err := tx.poolOf(l.Into)
+			if err != nil {
+				return err
+			}
+			if err := tx.EachLayerSlot(l.Num, func(slot Slot, _ LayerSlot) error {
+				keys = append(keys, appendSlot(numKey(keyLayerSlot, l.Num), slot))
 				return nil
 			}); err != nil {
 				return err
 			}
-			if err := tx.EachLayerInode(num, func(id ID, i LayerInode) error {
-				keys = append(keys, appendID(numKey(keyLayerInode, num), id))
-				pool = append(pool, i.Pool)
+			if err := tx.EachLayerInode(l.Num, func(id ID, i LayerInode) error {
+				keys = append(keys, appendID(numKey(keyLayerInode, l.Num), id))
+				if !taken[i.Pool] {
+					pool = append(pool, i.Pool)
+				}
 				return nil
 			}); err != nil {
 				return err
@@ -230,13 +372,23 @@ func (s *Store) DropLayers(layers []uint64) (pool []uint64, err error) {
 		return nil, err
 	}
 	return pool, s.Update(func(tx *Tx) error {
-		for _, num := range layers {
-			if err := tx.delete(numKey(keyLayer, num)); err != nil {
+		for _, l := range layers {
+			if err := tx.delete(numKey(keyLayer, l.Num)); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
+}
+
+// poolOf gives the numbers that a layer names in the pool; none for layer 0.
+func (tx *Tx) poolOf(layer uint64) (map[uint64]bool, error) {
+	if layer == 0 {
+		return nil, nil
+	}
+	pool := map[uint64]bool{}
+	err := tx.EachLayerInode(layer, func(_ ID, i LayerInode) error { pool[i.Pool] = true; return nil })
+	return pool, err
 }
 
 func (s *Store) deleteKeys(keys [][]byte) error {

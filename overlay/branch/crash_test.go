@@ -94,6 +94,12 @@ var cuts = map[string]cut{
 		_, err = s.m.GC(context.Background())
 		s.ok(err)
 	}, []string{"branch-rolled-back", "branch-freed"}},
+	"drop of a checkpoint": {func(s *space) {
+		s.snapshot(cutBranch)
+		s.ok(s.m.DropCheckpoint(context.Background(), victimID))
+		_, err := s.m.GC(context.Background())
+		s.ok(err)
+	}, []string{"branch-folded", "branch-freed"}},
 	"fork": {func(s *space) { s.fork("made", victimID) }, []string{"branch-forked"}},
 	"drop": {func(s *space) {
 		s.ok(s.m.Drop(context.Background(), "other"))

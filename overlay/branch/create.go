@@ -58,6 +58,13 @@ func (v *Volume) touch(dir inode) {
 	}
 }
 
+// bump gives an inode that got or lost a name its new change time.
+func (v *Volume) bump(e inode) {
+	if err := v.m.pool.bump(e.pool); err != nil {
+		v.m.log.Warn("an inode's change time could not be set", "err", err)
+	}
+}
+
 // create fills an empty slot. It gives the node with a reference for the kernel.
 func (v *Volume) create(i overlay.Inode, name string, in newInode) (*node, overlay.Attr, error) {
 	dir, err := v.own(i)
@@ -351,6 +358,7 @@ func (v *Volume) link(n, dir *node, name string) error {
 	n.lookups++
 	v.nodesMu.Unlock()
 	v.st.mu.Unlock()
+	v.bump(e)
 	v.touch(up)
 	return nil
 }

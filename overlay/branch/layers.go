@@ -13,63 +13,124 @@ import (
 	"github.com/hyperfs/hyperfs/overlay"
 )
 
-// unreachable gives the layers that no active branch, no active checkpoint and no volume in use stands on. The caller holds admin alone, or
-// nobody else has the manager.
-func (m *Manager) unreachable() []uint64 {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	needed := map[uint64]bool{}
-	need := func(num uint64) {
-		for ; num != 0 && !needed[num]; num = m.layers[num].Parent {
-			needed[num] = true
-		}
-	}
+// uses tells what stands on layers: who names one, and which of them have layers on top. The caller holds mu.
+type uses struct {
+	named  map[uint64]bool   // by active branches and checkpoints, and volumes in use
+	live   map[uint64]bool   // of these, whose changes go on
+	upper  map[uint64]uint64 // the only layer on top; 0 where there are several
+	needed map[uint64]bool   // named, or below one that is
+}
+
+func (m *Manager) usesLocked() uses {
+	u := uses{named: map[uint64]bool{}, live: map[uint64]bool{}, upper: map[uint64]uint64{}, needed: map[uint64]bool{}}
 	for _, b := range m.active {
-		need(b.Layer)
-		need(b.Fork) // it is what the branch is compared with
+		u.live[b.Layer], u.named[b.Layer] = true, true
+		u.named[b.Fork] = true // it is what the branch is compared with
 	}
 	for _, c := range m.checkpoints {
 		if c.Status == checkpoint.Active {
-			need(c.Layer)
+			u.named[c.Layer] = true
 		}
 	}
-	for _, v := range m.volumes {
-		need(v.layer) // which switchTo changes with mu held
+	for _, v := range m.volumes { // switchTo changes their layers with mu held
+		u.named[v.layer] = true
+		u.live[v.layer] = u.live[v.layer] || !v.readonly
 	}
-	var gone []uint64
-	for num := range m.layers {
-		if !needed[num] {
-			gone = append(gone, num)
+	for num := range u.named {
+		for ; num != 0 && !u.needed[num]; num = m.layers[num].Parent {
+			u.needed[num] = true
 		}
 	}
-	slices.Sort(gone)
+	for num, l := range m.layers {
+		if _, several := u.upper[l.Parent]; !u.needed[num] {
+			continue
+		} else if several {
+			num = 0
+		}
+		u.upper[l.Parent] = num
+	}
+	return u
+}
+
+// unneeded gives the layers that nobody stands on.
+func (m *Manager) unneeded() (gone []checkpoint.Layer) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	u := m.usesLocked()
+	for num, l := range m.layers {
+		if !u.needed[num] {
+			gone = append(gone, l)
+		}
+	}
 	return gone
 }
 
-// free removes the layers that nobody needs, and then what they had in the pool. The caller holds admin alone, or nobody else has
-// the manager.
+// foldable gives a layer that nobody names, and the only one on top of it, which is sealed; tried has those that could not be folded.
+func (m *Manager) foldable(tried map[uint64]bool) (below, above checkpoint.Layer, ok bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	u := m.usesLocked()
+	for num := range u.needed {
+		if top := u.upper[num]; !u.named[num] && !tried[num] && top != 0 && !u.live[top] {
+			return m.layers[num], m.layers[top], true
+		}
+	}
+	return below, above, false
+}
+
+// free removes the layers that nobody needs, and then what they had in the pool; and has those that only one other stands on taken over by that, so
+// that chains do not grow with checkpoints that were dropped. The caller holds admin alone, or nobody else has the manager.
 func (m *Manager) free() (overlay.GCResult, error) {
 	var res overlay.GCResult
-	gone := m.unreachable()
-	if len(gone) == 0 {
-		return res, nil
-	}
 	defer m.store.Urgent()()
+	if err := m.remove(m.unneeded(), &res); err != nil {
+		return res, err
+	}
+	tried := map[uint64]bool{}
+	for {
+		below, above, ok := m.foldable(tried)
+		if !ok {
+			return res, nil
+		}
+		tried[below.Num] = true
+		folded, err := m.store.FoldLayer(below, above)
+		if err != nil {
+			return res, err
+		}
+		if !folded {
+			continue
+		}
+		crash.Point("branch-folded")
+		above.Parent, below.Into = below.Parent, above.Num
+		m.mu.Lock()
+		m.layers[above.Num] = above
+		m.mu.Unlock()
+		if err := m.remove([]checkpoint.Layer{below}, &res); err != nil {
+			return res, err
+		}
+	}
+}
+
+// remove removes layers that nobody stands on.
+func (m *Manager) remove(gone []checkpoint.Layer, res *overlay.GCResult) error {
+	if len(gone) == 0 {
+		return nil
+	}
 	pool, err := m.store.DropLayers(gone)
 	if err != nil {
-		return res, err
+		return err
 	}
 	crash.Point("branch-freed")
 	m.mu.Lock()
 	unpinned := false
-	for _, num := range gone {
-		unpinned = unpinned || m.layers[num].Parent == 0
-		delete(m.layers, num)
+	for _, l := range gone {
+		unpinned = unpinned || l.Parent == 0
+		delete(m.layers, l.Num)
 	}
 	m.mu.Unlock()
 	if unpinned && m.cfg.Unpinned != nil {
 		if err := m.cfg.Unpinned(); err != nil {
-			return res, err
+			return err
 		}
 	}
 	for _, num := range pool {
@@ -77,8 +138,8 @@ func (m *Manager) free() (overlay.GCResult, error) {
 		m.discard(num)
 		res.Backups++
 	}
-	res.Records = len(pool)
-	return res, nil
+	res.Records += len(pool)
+	return nil
 }
 
 func (m *Manager) allocated(num uint64) int64 {

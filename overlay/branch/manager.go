@@ -38,6 +38,7 @@ type Config struct {
 	// Unpinned is called when PinnedEpochs may have become fewer; nil is nobody. Nobody forks meanwhile.
 	Unpinned func() error
 
+	Sync    bool          // what a checkpoint holds reaches the disk before the checkpoint is made
 	NewNum  func() uint64 // numbers for inodes; see overlay.Inode
 	Reserve func() string // IDs of checkpoints
 
@@ -236,6 +237,9 @@ func (m *Manager) unloadIdle() {
 		if v.users == 0 && m.volumes[v.key] == v {
 			delete(m.volumes, v.key)
 			v.retire()
+			if v.readonly {
+				m.collectSoon() // it may have been the last that stood on its layer
+			}
 		}
 		m.mu.Unlock()
 	}

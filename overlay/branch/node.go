@@ -19,7 +19,7 @@ type node struct {
 	mu sync.Mutex // held while its inode record changes
 
 	orphan *inode        // of an inode without a name: what a record would say; guarded by state.mu
-	last   *overlay.Attr // how a rollback found one whose pool inode may go; guarded by state.mu
+	last   *overlay.Attr // of an inode without a name: what it was like, as its pool inode may go with its layer; guarded by state.mu
 	tmp    bool          // made without a name, and may get one; guarded by state.mu
 
 	// Guarded by Volume.nodesMu.

@@ -15,14 +15,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pool is where the inodes of all branches are: <xx>/<number>, in hexadecimal, with xx being the last byte of the number.
+// pool is where the inodes of all branches are: <xx>/<number>, in hexadecimal. xx changes after every 1,024 numbers: filesystems keep the
+// inodes of a directory together, and those of directories apart, so that making one after the other in different directories is slow.
 type pool struct {
 	fd     int
 	prefix string // leads to it through /proc
 	root   bool   // we may give files away
 
-	mu   sync.Mutex
-	busy map[uint64]struct{} // what is there, or about to be, without a record, and must stay; guarded by mu
+	mu     sync.Mutex
+	busy   map[uint64]struct{} // what is there, or about to be, without a record, and must stay; guarded by mu
+	closed bool                // guarded by mu
 
 	liftMu sync.Mutex // held while the mode of a file is lifted
 }
@@ -32,24 +34,41 @@ func openPool(dir *os.File) (*pool, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &pool{fd: fd, prefix: "/proc/self/fd/" + strconv.Itoa(fd) + "/", root: unix.Geteuid() == 0, busy: map[uint64]struct{}{}}
-	for i := range 256 {
-		if err := unix.Mkdirat(fd, shard(uint64(i)), 0o700); err != nil && err != unix.EEXIST {
-			return nil, errors.Join(err, unix.Close(fd))
-		}
-	}
-	return p, nil
+	return &pool{fd: fd, prefix: "/proc/self/fd/" + strconv.Itoa(fd) + "/", root: unix.Geteuid() == 0, busy: map[uint64]struct{}{}}, nil
 }
 
-func (p *pool) close() error { return unix.Close(p.fd) }
+func (p *pool) close() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closed = true
+	return unix.Close(p.fd)
+}
 
 const hexDigits = "0123456789abcdef"
 
-func shard(n uint64) string { return string([]byte{hexDigits[n>>4&15], hexDigits[n&15]}) }
+// shardShift is how many numbers follow each other in one directory, as a power of two.
+const shardShift = 10
+
+func shard(n uint64) string {
+	n >>= shardShift
+	return string([]byte{hexDigits[n>>4&15], hexDigits[n&15]})
+}
 
 func poolName(n uint64) string {
-	b := append(make([]byte, 0, 20), hexDigits[n>>4&15], hexDigits[n&15], '/')
+	b := append(make([]byte, 0, 20), hexDigits[n>>(shardShift+4)&15], hexDigits[n>>shardShift&15], '/')
 	return string(strconv.AppendUint(b, n, 16))
+}
+
+// inShard calls fn, which puts an inode into the pool, again with its directory made if there was none.
+func (p *pool) inShard(n uint64, fn func() error) error {
+	err := fn()
+	if err != unix.ENOENT {
+		return err
+	}
+	if err := unix.Mkdirat(p.fd, shard(n), 0o700); err != nil && err != unix.EEXIST {
+		return err
+	}
+	return fn()
 }
 
 // path names an inode for calls that take no descriptor. Symlinks there must not be followed.
@@ -69,11 +88,15 @@ func (p *pool) let(n uint64) {
 	p.mu.Unlock()
 }
 
-// drop removes an inode that no record names any more.
+// drop removes an inode that no record names any more. When the pool is closed, the next start does.
 func (p *pool) drop(n uint64) error {
-	err := p.remove(n)
-	p.let(n)
-	return err
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.busy, n)
+	if p.closed {
+		return nil
+	}
+	return p.remove(n)
 }
 
 func (p *pool) remove(n uint64) error {
@@ -93,13 +116,17 @@ func (p *pool) remove(n uint64) error {
 // each calls fn for every inode that is there.
 func (p *pool) each(fn func(n uint64) error) error {
 	for i := range 256 {
-		entries, err := os.ReadDir(p.prefix + shard(uint64(i)))
+		dir := shard(uint64(i) << shardShift)
+		entries, err := os.ReadDir(p.prefix + dir)
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
 		if err != nil {
 			return err
 		}
 		for _, e := range entries {
 			n, err := strconv.ParseUint(e.Name(), 16, 64)
-			if err != nil || byte(n) != byte(i) {
+			if err != nil || shard(n) != dir {
 				continue // not ours
 			}
 			if err := fn(n); err != nil {
@@ -165,7 +192,9 @@ type made struct {
 }
 
 // create makes an inode. Its permissions are the daemon's affair until setMode.
-func (p *pool) create(n uint64, m made) error { return m.at(p.fd, poolName(n), 0o600) }
+func (p *pool) create(n uint64, m made) error {
+	return p.inShard(n, func() error { return m.at(p.fd, poolName(n), 0o600) })
+}
 
 // at makes the inode under a name, with permissions.
 func (m made) at(dirfd int, name string, perm uint32) error {
@@ -194,7 +223,7 @@ func (p *pool) createIn(dir, n uint64, m made) error {
 	if err != nil {
 		return err
 	}
-	return unix.Renameat(at, "new", p.fd, poolName(n))
+	return p.inShard(n, func() error { return unix.Renameat(at, "new", p.fd, poolName(n)) })
 }
 
 func (p *pool) setMode(n uint64, mode uint32) error {
@@ -212,6 +241,18 @@ func (p *pool) setTimes(n uint64, atime, mtime unix.Timespec) error {
 // touch gives an inode the modification time now.
 func (p *pool) touch(n uint64) error {
 	return p.setTimes(n, unix.Timespec{Nsec: unix.UTIME_OMIT}, unix.Timespec{Nsec: unix.UTIME_NOW})
+}
+
+// bump gives an inode whose names changed the change time now, by a change to what it has already.
+func (p *pool) bump(n uint64) error {
+	a, err := p.stat(n)
+	if err != nil {
+		return err
+	}
+	if a.Mode&unix.S_IFMT == unix.S_IFLNK {
+		return p.setOwner(n, -1, -1)
+	}
+	return p.setMode(n, a.Mode)
 }
 
 func (p *pool) readlink(n uint64) (string, error) {

@@ -65,6 +65,7 @@ func (v *Volume) remove(i overlay.Inode, name string, isDir bool) error {
 		return l.record(tx)
 	})
 	if err != nil {
+		l.failed()
 		return err
 	}
 	crash.Point("branch-removed")
@@ -132,19 +133,18 @@ type loss struct {
 	n    *node
 	e    inode // as it is then
 	was  inode
-	last bool // it has none then
+	last bool          // it has none then
+	attr *overlay.Attr // as it was
 }
 
 // loses works it out. Where the inode keeps a name, it is copied up for its link count. The caller holds n.mu.
 func (v *Volume) loses(n *node) (loss, error) {
-	l := loss{v: v, n: n, last: true}
-	if !n.IsDir() {
-		a, err := v.attr(n)
-		if err != nil {
-			return l, err
-		}
-		l.last = a.Nlink <= 1
+	l := loss{v: v, n: n}
+	a, err := v.attr(n)
+	if err != nil {
+		return l, err
 	}
+	l.last, l.attr = n.IsDir() || a.Nlink <= 1, &a
 	if l.last {
 		l.was = v.entry(n)
 		l.e = l.was
@@ -154,7 +154,6 @@ func (v *Volume) loses(n *node) (loss, error) {
 		}
 		return l, nil
 	}
-	var err error
 	if l.was, err = v.copyUp(n, metadata); err != nil {
 		return l, err
 	}
@@ -173,14 +172,23 @@ func (l loss) record(tx *checkpoint.Tx) error {
 	return nil
 }
 
+// failed takes back what was done before the commit.
+func (l loss) failed() {
+	if l.last && l.e.layer == private && l.was.layer != private {
+		l.v.m.pool.let(l.e.pool)
+	}
+}
+
 // apply changes the state. The caller holds state.mu.
 func (l loss) apply() {
 	v, n := l.v, l.n
 	if !l.last {
+		v.bump(l.e)
 		v.st.inodes[n.id] = l.e
 		return
 	}
 	delete(v.st.inodes, n.id)
+	n.last = l.attr
 	v.orphanLocked(n, l.e)
 }
 

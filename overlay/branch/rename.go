@@ -175,6 +175,9 @@ func (v *Volume) move(a, b *side) error {
 		return tx.PutLayerSlot(v.layer, b.slot, a.holds())
 	})
 	if err != nil {
+		if b.n != nil {
+			l.failed()
+		}
 		return err
 	}
 	crash.Point("branch-renamed")

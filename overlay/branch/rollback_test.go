@@ -206,7 +206,9 @@ func (s *space) inPool() (paths []string) {
 func TestWhatNoRecordNamesIsFoundAndRemoved(t *testing.T) {
 	s := newSpace(t, nil)
 	s.fork("x", "")
-	stray := filepath.Join(s.dir, "branches", "cd", "abcd")
+	dir := filepath.Join(s.dir, "branches", "2a")
+	s.ok(os.Mkdir(dir, 0o700))
+	stray := filepath.Join(dir, "abcd")
 	for _, remove := range []func(){func() { _, err := s.m.GC(context.Background()); s.ok(err) }, s.reopen} {
 		s.ok(os.WriteFile(stray, nil, 0o600))
 		if problems, err := s.m.Fsck(context.Background()); err != nil || len(problems) != 1 {

@@ -118,6 +118,11 @@ func (m *Manager) seal(v *Volume, c *checkpoint.BranchCheckpoint) error {
 // switchTo makes a new layer the live one of a branch, and commits checkpoints, new and changed, with it. The caller holds v.mu alone, and loads the
 // state anew where the layer does not stand on the one before.
 func (m *Manager) switchTo(v *Volume, l checkpoint.Layer, head string, cs []*checkpoint.BranchCheckpoint) error {
+	if m.cfg.Sync {
+		if err := unix.Syncfs(m.pool.fd); err != nil {
+			return err
+		}
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	b := *m.branches[v.key.branch]

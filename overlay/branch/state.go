@@ -11,7 +11,7 @@ import (
 )
 
 // bornHere is ID.Birth of what a branch has made.
-const bornHere = -1
+const bornHere = checkpoint.BornInBranch
 
 // state is what a chain of layers comes to.
 type state struct {
