@@ -193,6 +193,7 @@ func (s *state) alone(fn func(q *search) error) error {
 	if s.ended {
 		return unix.EIO
 	}
+	s.t.stir() // opening up is a change, too
 	return fn(&search{state: s, alone: true})
 }
 
