@@ -351,3 +351,33 @@ func TestStateShowsWhatItsOwnerHasShut(t *testing.T) {
 	s.ok(os.Chmod(filepath.Join(s.dir, "dir"), 0o700))
 	s.ok(os.Chmod(filepath.Join(s.dir, "dir/sub"), 0o700))
 }
+
+func TestPinnedStatesSurviveACutRollback(t *testing.T) {
+	for _, tier := range []string{"pure-manifest", "posix-link", "pure-manifest hot"} {
+		for _, at := range cutPoints {
+			for _, more := range []int{0, 100} {
+				t.Run(fmt.Sprintf("%s %s, %d more changes", tier, at, more), func(t *testing.T) {
+					s, id, before := cutSpace(t, tier, more)
+					p := &pinned{space: s, want: before}
+					p.pin.Owner = "first"
+					s.ok(s.w.Pin(id, "first", func(_ *checkpoint.Tx, e checkpoint.Epoch) error { p.pin.Epoch = e; return nil }))
+					q := s.pinNow()
+					s.unlink("dir/sub/d.txt")
+					s.overwrite("large", "CHANGED AGAIN", 5000)
+					q.same()
+					q.state.Close()
+					s.killedAt(id, at)
+					s.open()
+					s.sound()
+					for _, x := range []*pinned{p, q} {
+						x.open()
+						x.same()
+					}
+					s.undo()
+					p.same()
+					q.same()
+				})
+			}
+		}
+	}
+}

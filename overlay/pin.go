@@ -17,7 +17,7 @@ func (w *Workspace) Pin(id, owner string, then func(tx *checkpoint.Tx, e checkpo
 		return err
 	}
 	defer leave()
-	c, err := w.target(id)
+	c, err := w.target("fork", id)
 	if err != nil {
 		return errs.Ensure("fork", id, err)
 	}
@@ -168,7 +168,7 @@ func (w *Workspace) OpenCheckpoint(id string) (State, error) {
 		return nil, err
 	}
 	defer leave()
-	c, err := w.target(id)
+	c, err := w.target("open state", id)
 	if err != nil {
 		return nil, errs.Ensure("open state", id, err)
 	}
