@@ -22,7 +22,7 @@
 // A state (past.go) is what the tree was at the beginning of an epoch that is retained: one that an active checkpoint, a pin or an open state needs. It is read while
 // the tree changes, by the ordering above: what is live is read first, and then the log is asked whether that has changed since. So nothing may be changed whose record
 // checkpoint.Past does not have by then: it takes in what is committed before Update or Flush returns. Whatever drops, joins or gives away records and preimages
-// asks Workspace.retained, or pinnedUpTo.
+// asks Workspace.retained, or oldestPin.
 //
 // # Locks
 //

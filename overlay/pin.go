@@ -125,11 +125,15 @@ func (w *Workspace) pinnedEpochs() []checkpoint.Epoch {
 	return es
 }
 
-// pinnedUpTo reports whether the state before an epoch or one of those before it is pinned or open: a record of that epoch is part of what it is.
-func (w *Workspace) pinnedUpTo(last checkpoint.Epoch) bool {
+// oldestPin gives the earliest epoch that is pinned or open; ok is false where there is none.
+func (w *Workspace) oldestPin() (e checkpoint.Epoch, ok bool) {
 	w.list.RLock()
 	defer w.list.RUnlock()
-	return slices.ContainsFunc(w.pinnedEpochs(), func(e checkpoint.Epoch) bool { return e <= last })
+	es := w.pinnedEpochs()
+	if len(es) == 0 {
+		return 0, false
+	}
+	return slices.Min(es), true
 }
 
 // checkpointEpochs gives those that active checkpoints need. The caller holds w.list.
