@@ -98,7 +98,7 @@ type found struct {
 // newDiffer resolves the names of the states. The caller holds tree.mu.
 func (w *Workspace) newDiffer(ctx context.Context, op, from, to string, expand bool) (*differ, Diff, error) {
 	diff := Diff{Changes: []Change{}}
-	a, err := w.target(from)
+	a, err := w.target(op, from)
 	if err != nil {
 		return nil, diff, errs.Ensure(op, from, err)
 	}
@@ -109,7 +109,7 @@ func (w *Workspace) newDiffer(ctx context.Context, op, from, to string, expand b
 	}
 	foldB := &checkpoint.Fold{}
 	if to != "" {
-		b, err := w.target(to)
+		b, err := w.target(op, to)
 		if err != nil {
 			return nil, diff, errs.Ensure(op, to, err)
 		}

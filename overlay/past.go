@@ -193,6 +193,7 @@ func (s *state) alone(fn func(q *search) error) error {
 	if s.ended {
 		return unix.EIO
 	}
+	s.t.stir() // opening up is a change, too
 	return fn(&search{state: s, alone: true})
 }
 
@@ -335,11 +336,12 @@ func (s *state) recorded(id checkpoint.ID) (a *checkpoint.Attr, names uint32, er
 	if ok {
 		a = &r
 	}
-	if names, ok, err = s.past.NameCount(id); ok {
-		names = max(names, 1)
+	if ok && r.Mode&unix.S_IFMT == unix.S_IFDIR {
+		return a, 1, nil
 	}
-	if ok = a != nil && a.Mode&unix.S_IFMT == unix.S_IFDIR; ok {
-		names = 1
+	names, ok, err = s.past.NameCount(id)
+	if ok {
+		names = max(names, 1) // it had one in the state
 	}
 	return a, names, err
 }

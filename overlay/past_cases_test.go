@@ -351,3 +351,110 @@ func TestStateShowsWhatItsOwnerHasShut(t *testing.T) {
 	s.ok(os.Chmod(filepath.Join(s.dir, "dir"), 0o700))
 	s.ok(os.Chmod(filepath.Join(s.dir, "dir/sub"), 0o700))
 }
+
+func TestPinnedStatesSurviveACutRollback(t *testing.T) {
+	for _, tier := range []string{"pure-manifest", "posix-link", "pure-manifest hot"} {
+		for _, at := range cutPoints {
+			for _, more := range []int{0, 100} {
+				if more > 0 && tier != "pure-manifest" {
+					continue
+				}
+				t.Run(fmt.Sprintf("%s %s, %d more changes", tier, at, more), func(t *testing.T) {
+					s, id, before := cutSpace(t, tier, more)
+					p := &pinned{space: s, want: before}
+					p.pin.Owner = "first"
+					s.ok(s.w.Pin(id, "first", func(_ *checkpoint.Tx, e checkpoint.Epoch) error { p.pin.Epoch = e; return nil }))
+					q := s.pinNow()
+					s.unlink("dir/sub/d.txt")
+					s.overwrite("large", "CHANGED AGAIN", 5000)
+					q.same()
+					q.state.Close()
+					s.killedAt(id, at)
+					s.open()
+					s.sound()
+					for _, x := range []*pinned{p, q} {
+						x.open()
+						x.same()
+					}
+					s.undo()
+					p.same()
+					q.same()
+				})
+			}
+		}
+	}
+}
+
+// TestTheFirstChangeIsNotSeen by readers of a state who look while it is made: before that the log has nothing, and after it the live tree has something else.
+func TestTheFirstChangeIsNotSeen(t *testing.T) {
+	const files = 60
+	name := func(i int) string { return fmt.Sprint("d/", i) }
+	s := newSpace(t, func(dir string) {
+		_ = os.Mkdir(dir+"/d", 0o755)
+		for i := range files {
+			_ = os.WriteFile(filepath.Join(dir, name(i)), []byte("old"), 0o644)
+		}
+	})
+	for round := 0; round < 15 && !t.Failed(); round++ {
+		id := s.snapshot()
+		p := &pinned{space: s}
+		var err error
+		p.state, err = s.w.OpenCheckpoint(id)
+		s.ok(err)
+		ids := make([]checkpoint.ID, files)
+		for i := range ids {
+			ids[i] = p.id(name(i))
+		}
+		var next atomic.Int64
+		var readers sync.WaitGroup
+		for range 3 {
+			readers.Add(1)
+			go func() {
+				defer readers.Done()
+				for {
+					i := next.Load()
+					if i >= files {
+						return
+					}
+					if err := isOld(p.state, p.id("d"), fmt.Sprint(i), ids[i]); err != nil {
+						t.Errorf("round %d, %d: %v", round, i, err)
+						return
+					}
+				}
+			}()
+		}
+		for i := range files {
+			_, err := s.tr.SetAttr(s.at(name(i)), nil, &overlay.SetAttr{Valid: overlay.SetMode, Mode: 0o600})
+			s.ok(err)
+			s.overwrite(name(i), "NEW", 0)
+			s.link(name(i), "linked")
+			s.unlink("linked")
+			s.unlink(name(i))
+			next.Add(1)
+		}
+		readers.Wait()
+		s.rollback(id)
+		p.state.Close()
+		s.ok(s.w.Drop(context.Background(), id))
+	}
+}
+
+// isOld proves that a file is in a directory and what it was.
+func isOld(st overlay.State, dir checkpoint.ID, name string, id checkpoint.ID) error {
+	f, err := st.Open(id)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	b := make([]byte, 4)
+	if n, err := f.ReadAt(b, 0); err != nil || string(b[:n]) != "old" {
+		return fmt.Errorf("it holds %q, %v", b[:n], err)
+	}
+	if a, err := st.Attr(id); err != nil || a.Mode != unix.S_IFREG|0o644 || a.Nlink != 1 {
+		return fmt.Errorf("its mode is %o, it has %d names, %v", a.Mode, a.Nlink, err)
+	}
+	if e, err := st.Lookup(dir, name); err != nil || e.ID != id {
+		return fmt.Errorf("looking it up gives %v, %v", e, err)
+	}
+	return nil
+}

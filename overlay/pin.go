@@ -17,7 +17,7 @@ func (w *Workspace) Pin(id, owner string, then func(tx *checkpoint.Tx, c checkpo
 		return err
 	}
 	defer leave()
-	c, err := w.target(id)
+	c, err := w.target("fork", id)
 	if err != nil {
 		return errs.Ensure("fork", id, err)
 	}
@@ -125,11 +125,15 @@ func (w *Workspace) pinnedEpochs() []checkpoint.Epoch {
 	return es
 }
 
-// pinnedUpTo reports whether the state before an epoch or one of those before it is pinned or open: a record of that epoch is part of what it is.
-func (w *Workspace) pinnedUpTo(last checkpoint.Epoch) bool {
+// oldestPin gives the earliest epoch that is pinned or open; ok is false where there is none.
+func (w *Workspace) oldestPin() (e checkpoint.Epoch, ok bool) {
 	w.list.RLock()
 	defer w.list.RUnlock()
-	return slices.ContainsFunc(w.pinnedEpochs(), func(e checkpoint.Epoch) bool { return e <= last })
+	es := w.pinnedEpochs()
+	if len(es) == 0 {
+		return 0, false
+	}
+	return slices.Min(es), true
 }
 
 // checkpointEpochs gives those that active checkpoints need. The caller holds w.list.
@@ -168,7 +172,7 @@ func (w *Workspace) OpenCheckpoint(id string) (State, error) {
 		return nil, err
 	}
 	defer leave()
-	c, err := w.target(id)
+	c, err := w.target("open state", id)
 	if err != nil {
 		return nil, errs.Ensure("open state", id, err)
 	}

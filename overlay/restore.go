@@ -22,6 +22,8 @@ type restorer struct {
 	plan      *plan
 	resumed   bool
 	result    RollbackResult
+	oldestPin checkpoint.Epoch
+	pinned    bool            // there is an oldestPin
 	shared    []*inodeRestore // whose preimage's file is in the workspace now
 	dirsMoved bool
 	replaced  int

@@ -95,6 +95,7 @@ func (r *restorer) restoreAttr(fd int, i *inodeRestore) error {
 
 // stageAll makes everything ready that replaces an inode. Nothing in the workspace is changed by that, so it can be done in parallel.
 func (r *restorer) stageAll() error {
+	r.oldestPin, r.pinned = r.w.oldestPin() // nothing can be pinned until the rollback is done
 	var list []*inodeRestore
 	for _, i := range r.plan.inodes {
 		if i.content == nil || !i.replace {
@@ -230,7 +231,7 @@ func (r *restorer) dressPlainly(name string, a checkpoint.Attr) error {
 // by is given up by this one.
 func (r *restorer) neededElsewhere(i *inodeRestore) bool {
 	saved := r.view.fold.Saved[i.id]
-	if r.w.pinnedUpTo(saved) {
+	if r.pinned && r.oldestPin <= saved {
 		return true
 	}
 	r.w.list.RLock()

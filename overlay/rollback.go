@@ -30,7 +30,7 @@ func (w *Workspace) Rollback(ctx context.Context, id string, o RollbackOptions) 
 		return RollbackResult{}, err
 	}
 	defer leave()
-	c, err := w.target(id)
+	c, err := w.target("rollback", id)
 	if err != nil {
 		return RollbackResult{}, err
 	}
@@ -52,21 +52,21 @@ func (w *Workspace) Undo(ctx context.Context) (RollbackResult, error) {
 	return w.rollback(ctx, c, RollbackOptions{}, "undo")
 }
 
-// target gives the checkpoint to roll back to.
-func (w *Workspace) target(id string) (checkpoint.Checkpoint, error) {
+// target gives the active checkpoint that an operation is for.
+func (w *Workspace) target(op, id string) (checkpoint.Checkpoint, error) {
 	if id == "" {
 		c, ok := w.newest()
 		if !ok {
-			return c, errs.New(errs.NotFound, "rollback", "", "there is no checkpoint").WithHint("make one with `hyperfs snapshot`")
+			return c, errs.New(errs.NotFound, op, "", "there is no checkpoint").WithHint("make one with `hyperfs snapshot`")
 		}
 		return c, nil
 	}
 	c, ok := w.find(id)
 	if !ok {
-		return c, errs.New(errs.NotFound, "rollback", id, "there is no such checkpoint").WithHint("`hyperfs list` shows them")
+		return c, errs.New(errs.NotFound, op, id, "there is no such checkpoint").WithHint("`hyperfs list` shows them")
 	}
 	if c.Status != checkpoint.Active {
-		return c, errs.New(errs.Rollback, "rollback", id, "the checkpoint is %s", c.Status)
+		return c, errs.New(errs.Rollback, op, id, "the checkpoint is %s", c.Status)
 	}
 	return c, nil
 }

@@ -310,7 +310,7 @@ func (s *pastSubject) Close() error {
 func TestDifferentialPinnedStatesStayWhatTheyWere(t *testing.T) {
 	for _, l := range lowers {
 		t.Run(l.name, func(t *testing.T) {
-			l.share = max(l.share/2, 1)
+			l.share = max(l.share/4, 1)
 			p := property{lower: l, gen: everything, open: func(ws string, variant uint32) (subject, error) {
 				names := treefs.Options{KeepNames: variant&1 != 0, Direct: variant&2 != 0}
 				o := treeOptions{Options: names, Tier: l.tier, Large: variant&4 != 0}
