@@ -75,6 +75,31 @@ func TestASandboxLetsNothingElseBeChanged(t *testing.T) {
 	})
 }
 
+func TestADeviceOrAnotherMountCanBeNamed(t *testing.T) {
+	if os.Geteuid() == 0 {
+		must(t, os.Chmod("/dev/fuse", 0o666)) // as udev does
+		mounted := filepath.Join(tempDir(t), "mounted")
+		must(t, os.Mkdir(mounted, 0o755))
+		must(t, unix.Mount("tmpfs", mounted, "tmpfs", 0, ""))
+		defer unix.Unmount(mounted, unix.MNT_DETACH)
+		c := boxed(outside(t), "")
+		c.Env = []string{"M=" + mounted}
+		output(t, boxed(c.Workspace, "true"))
+		refuses(t, c, "touch $M/file") // although it is in /tmp
+		c.Args[2] = "touch $M/file"
+		c.Sandbox.Write = []string{mounted}
+		output(t, c)
+	}
+	eachWall(t, func(t *testing.T) {
+		c := boxed(outside(t), "exec 3<>/dev/fuse")
+		output(t, boxed(c.Workspace, "true"))
+		refuses(t, c, c.Args[2])
+		c.Args[2] = "exec 3<>/dev/fuse"
+		c.Sandbox.Write = []string{"/dev/fuse"}
+		output(t, c)
+	})
+}
+
 func names(t *testing.T, dir string) (list []string) {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
