@@ -58,6 +58,7 @@ type Daemon struct {
 	InPlace    bool      `json:"in_place"`             // mounted over the workspace itself
 	Detached   bool      `json:"detached"`             // lazily unmounted: it lives until the last open file is closed
 	Requests   int64     `json:"requests"`             // API calls answered since the start
+	TmpfsDir   string    `json:"tmpfs_dir,omitempty"`  // where the tier tmpfs keeps preimages, if it was told; else it is below /dev/shm
 }
 
 // Version says what was built from what, and what it runs on.

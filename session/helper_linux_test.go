@@ -89,6 +89,7 @@ func withoutLandlock() error {
 }
 
 func TestMain(m *testing.M) {
+	os.Setenv("GORACE", "atexit_sleep_ms=10") // its default makes each helper take a second
 	if os.Getenv(noLandlockEnv) != "" {
 		if err := withoutLandlock(); err != nil {
 			fmt.Println("error:", err)

@@ -122,15 +122,20 @@ func depth(path string) int {
 
 // usual gives what is in every sandbox.
 func (h helper) usual() []spot {
-	spots := []spot{{path: "/tmp", kind: top, from: "/tmp"}, {path: "/dev/shm", kind: scratch}, {path: terminals, kind: ptys},
-		{path: "/dev/ptmx", kind: multiplexer}}
+	spots := []spot{{path: terminals, kind: ptys}, {path: "/dev/ptmx", kind: multiplexer}}
+	if real, err := filepath.EvalSymlinks("/tmp"); err == nil {
+		spots = append(spots, spot{path: real, kind: top, from: real})
+	}
+	if real, err := filepath.EvalSymlinks("/dev/shm"); err == nil {
+		spots = append(spots, spot{path: real, kind: scratch})
+	}
 	for _, d := range devices {
 		if real, err := filepath.EvalSymlinks(d); err == nil {
 			spots = append(spots, spot{path: real, kind: device, from: real})
 		}
 	}
 	for _, dir := range slices.Concat([]string{"/run", "/var/run", h.RuntimeDir}, h.Sandbox.Hide) {
-		if real, err := filepath.EvalSymlinks(dir); err == nil && filepath.IsAbs(real) {
+		if real, err := filepath.EvalSymlinks(dir); err == nil && filepath.IsAbs(real) && real != "/" {
 			spots = append(spots, spot{path: real, kind: hidden})
 		}
 	}
@@ -146,7 +151,7 @@ func (h helper) usual() []spot {
 	return spots
 }
 
-// prune leaves out what there is not, what comes twice, and what lies in a hidden directory without having been asked for.
+// prune leaves out what there is not, what comes twice, and what is hidden already by an empty directory above.
 func (h helper) prune(spots []spot) []spot {
 	var kept []spot
 	for _, s := range spots {
@@ -159,7 +164,7 @@ func (h helper) prune(spots []spot) []spot {
 		}
 		_, err := os.Lstat(s.path)
 		unasked := s.kind == hidden || s.kind == socket
-		if err == nil && !known && !(unasked && above == hidden) {
+		if err == nil && !known && !(unasked && (above == hidden || above == scratch)) {
 			kept = append(kept, s)
 		}
 	}

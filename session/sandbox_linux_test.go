@@ -2,10 +2,12 @@ package session_test
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -72,6 +74,47 @@ func TestASandboxLetsNothingElseBeChanged(t *testing.T) {
 			p.Env = c.Env
 			output(t, p)
 		}
+	})
+}
+
+func TestNothingIsTypedIntoATerminal(t *testing.T) {
+	eachWall(t, func(t *testing.T) {
+		calls := []string{`ioctl(F, 0x5412, $b)`, fmt.Sprintf(`syscall(%d, fileno(F), 0x5412, $b)`, unix.SYS_IOCTL)}
+		if strconv.IntSize == 64 {
+			// The kernel looks at the lower half alone.
+			calls = append(calls, fmt.Sprintf(`syscall(%d, fileno(F), 0x7700005412, $b)`, unix.SYS_IOCTL))
+		}
+		for _, call := range calls {
+			c := shell(outside(t), `perl -e 'my $b = "x"; open(F, "<", "/dev/null"); `+call+`; print $!+0'`)
+			expect(t, c, strconv.Itoa(int(unix.ENOTTY)))
+			c.Sandbox = &session.Sandbox{}
+			expect(t, c, strconv.Itoa(int(unix.EPERM)))
+		}
+	})
+}
+
+func TestADeviceOrAnotherMountCanBeNamed(t *testing.T) {
+	if os.Geteuid() == 0 {
+		must(t, os.Chmod("/dev/fuse", 0o666)) // as udev does
+		mounted := filepath.Join(tempDir(t), "mounted")
+		must(t, os.Mkdir(mounted, 0o755))
+		must(t, unix.Mount("tmpfs", mounted, "tmpfs", 0, ""))
+		defer unix.Unmount(mounted, unix.MNT_DETACH)
+		c := boxed(outside(t), "")
+		c.Env = []string{"M=" + mounted}
+		output(t, boxed(c.Workspace, "true"))
+		refuses(t, c, "touch $M/file") // although it is in /tmp
+		c.Args[2] = "touch $M/file"
+		c.Sandbox.Write = []string{mounted}
+		output(t, c)
+	}
+	eachWall(t, func(t *testing.T) {
+		c := boxed(outside(t), "exec 3<>/dev/fuse")
+		output(t, boxed(c.Workspace, "true"))
+		refuses(t, c, c.Args[2])
+		c.Args[2] = "exec 3<>/dev/fuse"
+		c.Sandbox.Write = []string{"/dev/fuse"}
+		output(t, c)
 	})
 }
 
@@ -239,6 +282,38 @@ func TestTheWorkspaceIsProtectedUnderItsOtherPaths(t *testing.T) {
 	refuses(t, c, `echo x >"$OTHER/a b/ws/file"`, `rm "$OTHER/a b/ws/sub/file"`, `mv "$OTHER/a b/ws" "$OTHER/moved"`, "echo x >$SUB/file")
 	if read(t, ws, "file") != "main" || read(t, ws, "sub/file") != "main" {
 		t.Error("the workspace was changed")
+	}
+}
+
+// The directory underneath a mount of ours is as bad a way as any: what is changed there has no preimage.
+func TestWhatIsUnderneathAMountIsProtected(t *testing.T) {
+	if os.Geteuid() != 0 {
+		missing(t, "mounting needs root")
+	}
+	ws := mountTree(t)
+	write(t, ws, "file", "main")
+	write(t, ws, "branch/file", "branch")
+	other, again, source := outside(t), tempDir(t), filepath.Join(ws, "branch")
+	for _, m := range [][2]string{{filepath.Dir(ws), other}, {ws, again}} {
+		must(t, unix.Mount(m[0], m[1], "", unix.MS_BIND, ""))
+		defer unix.Unmount(m[1], unix.MNT_DETACH)
+	}
+	c := inBranch(ws, source, "echo x >>file; echo x >$OTHER/beside")
+	c.Sandbox = &session.Sandbox{Write: []string{other}}
+	under := filepath.Join(other, filepath.Base(ws))
+	c.Env = []string{"OTHER=" + other, "UNDER=" + under, "AGAIN=" + again}
+	output(t, c)
+	refuses(t, c, "echo x >$UNDER/file", "rm -r $UNDER/branch", "touch $UNDER/new", "echo x >$AGAIN/file", "echo x >$AGAIN/branch/file")
+	if read(t, ws, "file") != "main" || read(t, ws, "branch/file") != "branchx\n" {
+		t.Errorf("the workspace has %q, the branch %q", read(t, ws, "file"), read(t, ws, "branch/file"))
+	}
+	c.Source = "" // in the workspace itself
+	c.Sandbox.Protect = []string{ws}
+	c.Args[2] = "echo x >>file"
+	output(t, c)
+	refuses(t, c, "echo x >$UNDER/file", "touch $UNDER/new", "touch $AGAIN/new")
+	if read(t, ws, "file") != "mainx\n" {
+		t.Errorf("the workspace has %q", read(t, ws, "file"))
 	}
 }
 

@@ -175,6 +175,7 @@ func (d *daemon) Info() control.Daemon {
 		Mountpoint: d.opts.Mountpoint,
 		InPlace:    d.opts.inPlace(),
 		Detached:   d.detached.Load(),
+		TmpfsDir:   d.opts.TmpfsDir,
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -169,7 +168,7 @@ func below(top, path string) (string, bool) {
 	return rel, top != "" && err == nil && filepath.IsLocal(rel)
 }
 
-// sandbox makes that of the flags. In it the workspace itself, its store and its daemon are out of reach by any other path.
+// sandbox makes that of the flags. In it the workspace itself, its store, its preimages and its daemon are out of reach by any other path.
 func (x execPlace) sandbox(c *cli.Context) (*session.Sandbox, error) {
 	s := &session.Sandbox{Protect: []string{x.status.Workspace}}
 	for _, path := range c.StringSlice("write") {
@@ -188,18 +187,28 @@ func (x execPlace) sandbox(c *cli.Context) (*session.Sandbox, error) {
 	if _, ok := below(x.status.Workspace, x.status.Store); !ok {
 		s.Protect = append(s.Protect, x.status.Store)
 	}
+	s.Hide = x.hidden()
+	return s, nil
+}
+
+// hidden lists the directories of daemons' sockets and of preimages in RAM, also those of other workspaces.
+func (x execPlace) hidden() []string {
+	dirs := []string{"/dev/shm/hyperfs"}
 	for _, socket := range append(control.Sockets(x.status.Workspace), x.socket) {
-		s.Hide = append(s.Hide, filepath.Dir(socket))
+		dirs = append(dirs, filepath.Dir(socket))
 	}
-	others, _ := filepath.Glob("/tmp/hyperfs-*") // those of other users, for root; a bad pattern is its only error
-	for _, dir := range others {
-		if _, err := strconv.Atoi(strings.TrimPrefix(dir, "/tmp/hyperfs-")); err == nil {
-			s.Hide = append(s.Hide, dir)
+	if dir := x.status.Daemon.TmpfsDir; dir != "" {
+		dirs = append(dirs, dir)
+	}
+	for _, prefix := range []string{"/tmp/hyperfs-", "/dev/shm/hyperfs-"} { // of each user, by number
+		found, _ := filepath.Glob(prefix + "*") // a bad pattern is its only error
+		for _, dir := range found {
+			if _, err := strconv.Atoi(strings.TrimPrefix(dir, prefix)); err == nil {
+				dirs = append(dirs, dir)
+			}
 		}
 	}
-	slices.Sort(s.Hide)
-	s.Hide = slices.Compact(s.Hide)
-	return s, nil
+	return dirs
 }
 
 // execute runs cmd, and passes on to it the signals that we get.
