@@ -66,8 +66,11 @@ func newSide(name string, base, t *tree, changes []overlay.Change) (*side, error
 		s.add(c)
 	}
 	for _, c := range changes { // parents first, and when all renames are known
-		if c.Kind == overlay.Modified && !retyped(c) {
-			s.modified(c)
+		if c.Kind != overlay.Modified || retyped(c) {
+			continue
+		}
+		if err := s.modified(c); err != nil {
+			return nil, err
 		}
 	}
 	return s, s.explain()
@@ -98,22 +101,28 @@ func (s *side) pair(old, now string) { s.to[old], s.from[now] = now, old }
 
 // modified finds out what in the base a modified path was. It may be another inode than the base has there, if a file was
 // replaced: then it counts as that file. So where the file that directories' renames lead to is accounted for, it is the path.
-func (s *side) modified(c overlay.Change) {
+func (s *side) modified(c overlay.Change) error {
 	s.what[c.Path] |= bitsOf(c.What)
 	if s.created[c.Path] {
-		return // another name of something old, see addLinks
+		return nil // another name of something old, see addLinks
 	}
 	old, ok := s.back(c.Path)
-	if ok && s.gone[old] {
-		ok = false
+	if ok {
+		now, taken := s.to[old]
+		ok = !s.gone[old] && (!taken || now == c.Path)
 	}
-	if now, taken := s.to[old]; ok && taken && now != c.Path {
-		ok = false
+	if ok && old != c.Path {
+		attr, there, err := s.base.stat(old)
+		if err != nil {
+			return err
+		}
+		ok = there && typeName(attr.Mode) == c.Type
 	}
 	if !ok {
 		old = c.Path
 	}
 	s.pair(old, c.Path)
+	return nil
 }
 
 // forward gives where something of the base is in the tree.
