@@ -251,41 +251,63 @@ func (s *side) explainDir(dir string, was, is map[string]uint32) error {
 	if err != nil {
 		return err
 	}
-	names := map[string]uint32{}
 	now, alive := s.forward(dir)
-	if alive {
-		entries, err := s.tree.list(now)
-		if isMissing(err) {
-			return s.unexplained(now)
-		}
-		if err != nil {
-			return err
-		}
-		for _, e := range entries {
-			names[e.Name] = e.Type
-		}
+	names, err := s.namesIn(now, alive)
+	if err != nil {
+		return err
 	}
 	stayed := map[string]bool{}
 	for _, e := range old {
-		p := join(dir, e.Name)
-		if _, ok := s.to[p]; ok || s.gone[p] {
-			continue
-		}
-		kind, ok := names[e.Name]
-		_, paired := s.from[join(now, e.Name)]
-		if !ok || !alive || paired || s.created[join(now, e.Name)] || !sameType(kind, e.Type) {
+		switch p := join(dir, e.Name); {
+		case s.accounted(p):
+		case s.stayed(join(now, e.Name), e.Type, names[e.Name]):
+			stayed[e.Name] = true
+		default:
 			was[p] = e.Type
-			continue
 		}
-		stayed[e.Name] = true
 	}
-	for name, kind := range names {
-		p := join(now, name)
-		if _, ok := s.from[p]; !ok && !s.created[p] && !stayed[name] {
-			is[p] = kind
+	for name, e := range names {
+		if p := join(now, name); !s.listed(p) && !stayed[name] {
+			is[p] = e.Type
 		}
 	}
 	return nil
+}
+
+// accounted reports whether the diff says what became of a path of the base.
+func (s *side) accounted(p string) bool {
+	_, ok := s.to[p]
+	return ok || s.gone[p]
+}
+
+// listed reports whether the diff says where a path of the tree comes from.
+func (s *side) listed(p string) bool {
+	_, ok := s.from[p]
+	return ok || s.created[p]
+}
+
+// stayed reports whether something of a type can be what the tree has under the same name.
+func (s *side) stayed(p string, kind uint32, e *overlay.DirEntry) bool {
+	return e != nil && !s.listed(p) && sameType(e.Type, kind)
+}
+
+// namesIn lists a directory of the tree, which has no names where it is gone.
+func (s *side) namesIn(dir string, alive bool) (map[string]*overlay.DirEntry, error) {
+	if !alive {
+		return nil, nil
+	}
+	entries, err := s.tree.list(dir)
+	if isMissing(err) {
+		return nil, s.unexplained(dir)
+	}
+	if err != nil {
+		return nil, err
+	}
+	names := make(map[string]*overlay.DirEntry, len(entries))
+	for i := range entries {
+		names[entries[i].Name] = &entries[i]
+	}
+	return names, nil
 }
 
 // explainCreated looks for names in a new directory that are not new.
@@ -305,8 +327,7 @@ func (s *side) explainCreated(dir string, is map[string]uint32) error {
 		return err
 	}
 	for _, e := range entries {
-		p := join(dir, e.Name)
-		if _, ok := s.from[p]; !ok && !s.created[p] {
+		if p := join(dir, e.Name); !s.listed(p) {
 			is[p] = e.Type
 		}
 	}
