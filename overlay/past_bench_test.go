@@ -124,7 +124,7 @@ func BenchmarkPin(b *testing.B) {
 		b.Fatal(err)
 	}
 	for i := 0; b.Loop(); i++ {
-		err := w.Pin(c.ID, fmt.Sprint(i), func(*checkpoint.Tx, checkpoint.Epoch) error { return nil })
+		err := w.Pin(c.ID, fmt.Sprint(i), func(*checkpoint.Tx, checkpoint.Checkpoint) error { return nil })
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -306,6 +306,14 @@ var cases = []mergeCase{
 		want: []string{"-d/g=g|", "+d/g=f| (d/f)"},
 	},
 	{
+		name: "a name taken over by a link to a later one", ours: nothing, theirs: func(w *workspace) { w.rm("d/f"); w.link("d/g", "d/f") },
+		want: []string{"-d/f=f|", "-d/g=g|", "+d/f=g|", "+d/g=g| (d/f)"},
+	},
+	{
+		name: "a new file where a directory was that was swapped", ours: nothing, theirs: func(w *workspace) { w.create("d/h", "n\n"); w.swap("d", "e"); w.rename("d/h", "old") },
+		want: []string{"-d/f=f|", "-d/g=g|", "-d/sub/", "-d/sub/s=s|", "-e/h=h|", "+e/f=f|", "+e/g=g|", "+e/h=n|", "+e/sub/", "+e/sub/s=s|", "+old=h|"},
+	},
+	{
 		name: "one of two names deleted, and edited", ours: func(w *workspace) { w.rm("h1") }, theirs: func(w *workspace) { w.write("h2", "x") },
 		conflicts: []string{"h1: deleted / modified: existence"},
 		asOurs:    []string{"-h1=1|2|3|4|5|6|7|", "-h2=1|2|3|4|5|6|7| (h1)", "+h2=x"},

@@ -242,21 +242,31 @@ func (m *merger) resultXattrs(n *node) (map[string]string, error) {
 	return m.xattrs(n.of.v[n.content], n.content)
 }
 
-// chooseCarriers gives every inode of ours to one of the groups that have names of it: to one for which its content need not
-// change, if there is such a one.
+// chooseCarriers gives every inode of ours to one of the groups that have names of it: first to those whose content it has, then
+// to those that it can take the content of.
 func chooseCarriers(groups []*group) {
 	taken := map[uint64]bool{}
 	for _, keeps := range []bool{true, false} {
 		for _, g := range groups {
-			if g.carrier != nil || (g.nodes[0].content == inOurs) != keeps {
+			if (g.nodes[0].content == inOurs) != keeps {
 				continue
 			}
-			for _, n := range g.nodes {
-				if v := n.v[inOurs]; v != nil && !taken[v.attr.Ino] && (v.kind() == unix.S_IFREG || keeps) {
-					g.carrier, taken[v.attr.Ino] = n, true
-					break
-				}
+			if g.carrier = g.candidate(taken); g.carrier != nil {
+				taken[g.carrier.v[inOurs].attr.Ino] = true
 			}
 		}
 	}
+}
+
+func (g *group) candidate(taken map[uint64]bool) *node {
+	for _, n := range g.nodes {
+		v := n.v[inOurs]
+		if v == nil || taken[v.attr.Ino] {
+			continue
+		}
+		if n.content == inOurs && v.attr.Ino == n.of.v[inOurs].attr.Ino || n.content != inOurs && v.kind() == unix.S_IFREG {
+			return n
+		}
+	}
+	return nil
 }

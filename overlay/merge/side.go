@@ -66,8 +66,11 @@ func newSide(name string, base, t *tree, changes []overlay.Change) (*side, error
 		s.add(c)
 	}
 	for _, c := range changes { // parents first, and when all renames are known
-		if c.Kind == overlay.Modified && !retyped(c) {
-			s.modified(c)
+		if c.Kind != overlay.Modified || retyped(c) {
+			continue
+		}
+		if err := s.modified(c); err != nil {
+			return nil, err
 		}
 	}
 	return s, s.explain()
@@ -98,22 +101,28 @@ func (s *side) pair(old, now string) { s.to[old], s.from[now] = now, old }
 
 // modified finds out what in the base a modified path was. It may be another inode than the base has there, if a file was
 // replaced: then it counts as that file. So where the file that directories' renames lead to is accounted for, it is the path.
-func (s *side) modified(c overlay.Change) {
+func (s *side) modified(c overlay.Change) error {
 	s.what[c.Path] |= bitsOf(c.What)
 	if s.created[c.Path] {
-		return // another name of something old, see addLinks
+		return nil // another name of something old, see addLinks
 	}
 	old, ok := s.back(c.Path)
-	if ok && s.gone[old] {
-		ok = false
+	if ok {
+		now, taken := s.to[old]
+		ok = !s.gone[old] && (!taken || now == c.Path)
 	}
-	if now, taken := s.to[old]; ok && taken && now != c.Path {
-		ok = false
+	if ok && old != c.Path {
+		attr, there, err := s.base.stat(old)
+		if err != nil {
+			return err
+		}
+		ok = there && typeName(attr.Mode) == c.Type
 	}
 	if !ok {
 		old = c.Path
 	}
 	s.pair(old, c.Path)
+	return nil
 }
 
 // forward gives where something of the base is in the tree.
@@ -242,41 +251,63 @@ func (s *side) explainDir(dir string, was, is map[string]uint32) error {
 	if err != nil {
 		return err
 	}
-	names := map[string]uint32{}
 	now, alive := s.forward(dir)
-	if alive {
-		entries, err := s.tree.list(now)
-		if isMissing(err) {
-			return s.unexplained(now)
-		}
-		if err != nil {
-			return err
-		}
-		for _, e := range entries {
-			names[e.Name] = e.Type
-		}
+	names, err := s.namesIn(now, alive)
+	if err != nil {
+		return err
 	}
 	stayed := map[string]bool{}
 	for _, e := range old {
-		p := join(dir, e.Name)
-		if _, ok := s.to[p]; ok || s.gone[p] {
-			continue
-		}
-		kind, ok := names[e.Name]
-		_, paired := s.from[join(now, e.Name)]
-		if !ok || !alive || paired || s.created[join(now, e.Name)] || !sameType(kind, e.Type) {
+		switch p := join(dir, e.Name); {
+		case s.accounted(p):
+		case s.stayed(join(now, e.Name), e.Type, names[e.Name]):
+			stayed[e.Name] = true
+		default:
 			was[p] = e.Type
-			continue
 		}
-		stayed[e.Name] = true
 	}
-	for name, kind := range names {
-		p := join(now, name)
-		if _, ok := s.from[p]; !ok && !s.created[p] && !stayed[name] {
-			is[p] = kind
+	for name, e := range names {
+		if p := join(now, name); !s.listed(p) && !stayed[name] {
+			is[p] = e.Type
 		}
 	}
 	return nil
+}
+
+// accounted reports whether the diff says what became of a path of the base.
+func (s *side) accounted(p string) bool {
+	_, ok := s.to[p]
+	return ok || s.gone[p]
+}
+
+// listed reports whether the diff says where a path of the tree comes from.
+func (s *side) listed(p string) bool {
+	_, ok := s.from[p]
+	return ok || s.created[p]
+}
+
+// stayed reports whether something of a type can be what the tree has under the same name.
+func (s *side) stayed(p string, kind uint32, e *overlay.DirEntry) bool {
+	return e != nil && !s.listed(p) && sameType(e.Type, kind)
+}
+
+// namesIn lists a directory of the tree, which has no names where it is gone.
+func (s *side) namesIn(dir string, alive bool) (map[string]*overlay.DirEntry, error) {
+	if !alive {
+		return nil, nil
+	}
+	entries, err := s.tree.list(dir)
+	if isMissing(err) {
+		return nil, s.unexplained(dir)
+	}
+	if err != nil {
+		return nil, err
+	}
+	names := make(map[string]*overlay.DirEntry, len(entries))
+	for i := range entries {
+		names[entries[i].Name] = &entries[i]
+	}
+	return names, nil
 }
 
 // explainCreated looks for names in a new directory that are not new.
@@ -296,8 +327,7 @@ func (s *side) explainCreated(dir string, is map[string]uint32) error {
 		return err
 	}
 	for _, e := range entries {
-		p := join(dir, e.Name)
-		if _, ok := s.from[p]; !ok && !s.created[p] {
+		if p := join(dir, e.Name); !s.listed(p) {
 			is[p] = e.Type
 		}
 	}
