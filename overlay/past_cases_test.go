@@ -363,7 +363,7 @@ func TestPinnedStatesSurviveACutRollback(t *testing.T) {
 					s, id, before := cutSpace(t, tier, more)
 					p := &pinned{space: s, want: before}
 					p.pin.Owner = "first"
-					s.ok(s.w.Pin(id, "first", func(_ *checkpoint.Tx, e checkpoint.Epoch) error { p.pin.Epoch = e; return nil }))
+					s.ok(s.w.Pin(id, "first", func(_ *checkpoint.Tx, c checkpoint.Checkpoint) error { p.pin.Epoch = c.Epoch; return nil }))
 					q := s.pinNow()
 					s.unlink("dir/sub/d.txt")
 					s.overwrite("large", "CHANGED AGAIN", 5000)
