@@ -204,14 +204,23 @@ func (p *pending) run() {
 		case <-p.full:
 		case <-time.After(pendingDelay):
 		}
-		if p.settle() != nil { // for lack of space, say: whoever needs it settled is told
+		if p.settleIfRoom() != nil { // for lack of space, say: whoever needs it settled is told
 			p.wake()
 		}
 	}
 }
 
-// settle returns when the database has all that was committed before.
+// settle returns when the database has all that was committed before. It may use the room that is kept for work that frees some: what was
+// committed was let in when there was room.
 func (p *pending) settle() error {
+	p.space.begin()
+	defer p.space.end()
+	return p.settleIfRoom()
+}
+
+// settleIfRoom is settle where nobody needs it: the journal has what was committed. On a full disk the kept room is not given up for that,
+// as whoever fills the disk would take it.
+func (p *pending) settleIfRoom() error {
 	p.mu.RLock()
 	nothing := p.flushing == nil && len(p.active.writes) == 0
 	p.mu.RUnlock()
@@ -220,8 +229,6 @@ func (p *pending) settle() error {
 	}
 	p.flush.Lock()
 	defer p.flush.Unlock()
-	p.space.begin() // it was let in when there was room
-	defer p.space.end()
 	for range 2 { // first what an earlier attempt has failed with
 		if err := p.space.check(); err != nil {
 			return err
