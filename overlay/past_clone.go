@@ -15,20 +15,27 @@ func (f *stateFile) CloneTo(fd int) error {
 	if err != nil {
 		return err
 	}
-	if err := ignoringEINTR(func() error { return unix.Ftruncate(fd, size) }); err != nil {
-		return err
-	}
 	cloned, err := f.cloneUnder(fd)
 	if err != nil {
 		return err
 	}
-	if !cloned {
-		return f.copyData(fd, size)
+	if !cloned { // what a first attempt may have left is not what must be there
+		err = truncateTo(fd, 0)
 	}
-	if err := ignoringEINTR(func() error { return unix.Ftruncate(fd, size) }); err != nil {
+	if err == nil {
+		err = truncateTo(fd, size)
+	}
+	switch {
+	case err != nil:
 		return err
+	case cloned:
+		return f.copySaved(fd)
 	}
-	return f.copySaved(fd)
+	return f.copyData(fd, size)
+}
+
+func truncateTo(fd int, size int64) error {
+	return ignoringEINTR(func() error { return unix.Ftruncate(fd, size) })
 }
 
 // cloneUnder makes fd a clone of what is underneath, if that can be, and of what it is by the time that nothing more was saved of it.

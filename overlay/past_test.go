@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/hyperfs/hyperfs/checkpoint"
+	"github.com/hyperfs/hyperfs/internal/testfs"
 	"github.com/hyperfs/hyperfs/internal/treestate"
 	"github.com/hyperfs/hyperfs/overlay"
 	"github.com/hyperfs/hyperfs/test/treefs"
@@ -205,15 +206,19 @@ func TestOpenFileOfAStateStaysExact(t *testing.T) {
 		"replace": func(s *space) { s.write("g", "new"); s.rename("g", "f", 0) },
 		"remove":  func(s *space) { s.unlink("f") },
 	}
+	xfs := testfs.XFS(t, 512<<20)
+	lowers := []struct{ name, base, tier string }{
+		{"the temporary directory", t.TempDir(), "auto"}, {"tmpfs", ramDir(t), "auto"}, {"XFS", xfs, "auto"}, {"XFS", xfs, "pure-manifest"},
+	}
 	for _, largeMin := range []int64{1, 1 << 30} {
-		for lower, base := range map[string]string{"the temporary directory": t.TempDir(), "tmpfs": ramDir(t)} {
+		for _, lower := range lowers {
 			for name, change := range later {
-				t.Run(fmt.Sprintf("%s on %s, large from %d", name, lower, largeMin), func(t *testing.T) {
-					dir, err := os.MkdirTemp(base, "space-")
+				t.Run(fmt.Sprintf("%s on %s, large from %d, %s", name, lower.name, largeMin, lower.tier), func(t *testing.T) {
+					dir, err := os.MkdirTemp(lower.base, "space-")
 					if err != nil {
 						t.Fatal(err)
 					}
-					s := spaceWith(t, overlay.Config{Workspace: dir, LargeMin: largeMin})
+					s := spaceWith(t, overlay.Config{Workspace: dir, LargeMin: largeMin, Tier: lower.tier})
 					s.write("f", string(old))
 					keepsContent(s, old, change)
 				})
@@ -236,7 +241,7 @@ func keepsContent(s *space, old []byte, change func(*space)) {
 		if n, err := f.ReadAt(got, 0); err != nil || !bytes.Equal(got[:n], old) {
 			s.Errorf("%s: %d bytes are read that are not the old ones (%v)", when, n, err)
 		}
-		copied, err := os.Create(filepath.Join(s.TempDir(), "copy"))
+		copied, err := os.CreateTemp(filepath.Dir(s.dir), "copy-") // on the same filesystem, which may clone it
 		s.ok(err)
 		defer copied.Close()
 		s.ok(f.CloneTo(int(copied.Fd())))
