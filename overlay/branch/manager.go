@@ -402,6 +402,11 @@ func (m *Manager) giveBack(v *Volume) {
 func (v *Volume) prepare() error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	return v.prepareLocked()
+}
+
+// prepareLocked is prepare for a caller who holds mu alone.
+func (v *Volume) prepareLocked() error {
 	if err := v.loadLocked(); err != nil || v.root != nil {
 		return err
 	}

@@ -116,7 +116,7 @@ func (m *Manager) rollBack(ctx context.Context, op, name string, o overlay.Rollb
 
 // applyRollback changes the layer and the state, and gives what the kernel has to forget. The caller holds v.mu alone.
 func (m *Manager) applyRollback(v *Volume, op string, o overlay.RollbackOptions, where func(*checkpoint.Branch) (target, error)) (res overlay.RollbackResult, told *forgets, err error) {
-	if err := v.loadLocked(); err != nil {
+	if err := v.prepareLocked(); err != nil {
 		return res, nil, err
 	}
 	m.mu.Lock()
