@@ -110,7 +110,7 @@ func (v *Volume) Open(i overlay.Inode, flags int, _ bool, _ *overlay.Caller) (ov
 	}
 	if flags&unix.O_TRUNC != 0 {
 		n.mu.Lock()
-		err := v.truncate(n, nil, 0)
+		err := v.truncate(n, 0, true)
 		n.mu.Unlock()
 		if err != nil {
 			return nil, err
