@@ -348,8 +348,8 @@ func (v *Volume) followContent(n *node, next *state) {
 	}
 	c, err := next.open(v.m.pool, n, next.inodes[n.id], false)
 	if err != nil {
-		v.m.log.Error("an open file can't follow a rollback", "err", err)
-		return
+		v.m.log.Error("an open file can't follow a rollback, and can't be read any more", "err", err)
+		c = closedContent()
 	}
 	n.content.release()
 	n.content = c
