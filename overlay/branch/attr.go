@@ -181,7 +181,8 @@ func (v *Volume) setAttr(n *node, f overlay.File, in *overlay.SetAttr) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if in.Valid&overlay.SetSize != 0 {
-		if err := v.truncate(n, f, in.Size); err != nil {
+		of, ok := f.(*file)
+		if err := v.truncate(n, in.Size, ok && of.write); err != nil {
 			return err
 		}
 	}
@@ -192,8 +193,9 @@ func (v *Volume) setAttr(n *node, f overlay.File, in *overlay.SetAttr) error {
 	return v.m.pool.apply(e.pool, in)
 }
 
-// truncate sets the size. The caller holds n.mu.
-func (v *Volume) truncate(n *node, f overlay.File, size int64) error {
+// truncate sets the size. stamp says that the modification time changes also where the size does not: so it is with ftruncate(2) and with O_TRUNC,
+// but not with truncate(2). The caller holds n.mu.
+func (v *Volume) truncate(n *node, size int64, stamp bool) error {
 	switch {
 	case n.IsDir():
 		return unix.EISDIR
@@ -212,9 +214,6 @@ func (v *Volume) truncate(n *node, f overlay.File, size int64) error {
 	if err != nil {
 		return err
 	}
-	if of, ok := f.(*file); ok && of.write && before.Size == size { // only ftruncate(2) changes the time then
-		return v.m.pool.touch(e.pool)
-	}
 	if err := ignoringEINTR(func() error { return unix.Truncate(v.m.pool.path(e.pool), size) }); err != nil {
 		if err != unix.EACCES {
 			return err
@@ -223,7 +222,7 @@ func (v *Volume) truncate(n *node, f overlay.File, size int64) error {
 			return err
 		}
 	}
-	if before.Size != size { // what was copied up as empty had its time already
+	if stamp || before.Size != size { // what was copied up as empty does not change any more
 		return v.m.pool.touch(e.pool)
 	}
 	return nil

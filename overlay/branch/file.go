@@ -36,6 +36,13 @@ func (c *content) release() {
 	}
 }
 
+// closedContent gives EBADF to all who read it: better that than what is no more.
+func closedContent() *content {
+	c := &content{fd: -1}
+	c.refs.Store(1)
+	return c
+}
+
 func (c *content) readAt(p []byte, off int64) (n int, err error) {
 	if c.main != nil {
 		return c.main.ReadAt(p, off)
@@ -110,7 +117,7 @@ func (v *Volume) Open(i overlay.Inode, flags int, _ bool, _ *overlay.Caller) (ov
 	}
 	if flags&unix.O_TRUNC != 0 {
 		n.mu.Lock()
-		err := v.truncate(n, nil, 0)
+		err := v.truncate(n, 0, true)
 		n.mu.Unlock()
 		if err != nil {
 			return nil, err

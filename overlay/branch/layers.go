@@ -3,6 +3,7 @@
 package branch
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -218,7 +219,11 @@ func (m *Manager) GC(ctx context.Context) (overlay.GCResult, error) {
 	return res, errs.Ensure("gc", "", err)
 }
 
-// forgetEnded removes the records of branches that ended, unless an active one descends from them, and of their checkpoints.
+// inactiveMax is how many records of promoted and disposed checkpoints are kept for lineage.
+const inactiveMax = 1024
+
+// forgetEnded removes the records of branches that ended, unless an active one descends from them, and of their checkpoints, and the oldest
+// of inactive checkpoints.
 func (m *Manager) forgetEnded() (checkpoints int, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -235,10 +240,17 @@ func (m *Manager) forgetEnded() (checkpoints int, err error) {
 		}
 	}
 	var ids []string
+	var inactive []*checkpoint.BranchCheckpoint
 	for id, c := range m.checkpoints {
 		if !wanted[c.BranchNum] {
 			ids = append(ids, id)
+		} else if c.Status != checkpoint.Active {
+			inactive = append(inactive, c)
 		}
+	}
+	slices.SortFunc(inactive, func(a, b *checkpoint.BranchCheckpoint) int { return cmp.Compare(b.Seq, a.Seq) })
+	for _, c := range inactive[min(inactiveMax, len(inactive)):] {
+		ids = append(ids, c.ID)
 	}
 	err = m.store.Update(func(tx *checkpoint.Tx) error {
 		for _, num := range branches {

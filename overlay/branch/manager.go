@@ -52,6 +52,9 @@ const DefaultIdle = 30 * time.Second
 // numChunk is how many numbers are taken from the store at once. A death loses those that were not used.
 const numChunk = 4096
 
+// collectRetry is how long a collection waits while somebody is at work.
+const collectRetry = 20 * time.Millisecond
+
 // metaNum is the number in the store up to which others are given out.
 const metaNum = "branch-num"
 
@@ -204,7 +207,10 @@ func (m *Manager) run() {
 		case <-tick.C:
 			m.unloadIdle()
 		case <-m.collect:
-			m.admin.Lock()
+			if !m.admin.TryLock() { // who waits for the lock keeps others from sharing it
+				time.AfterFunc(collectRetry, m.collectSoon)
+				continue
+			}
 			_, err := m.free()
 			m.admin.Unlock()
 			if err != nil {
@@ -405,6 +411,11 @@ func (m *Manager) giveBack(v *Volume) {
 func (v *Volume) prepare() error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	return v.prepareLocked()
+}
+
+// prepareLocked is prepare for a caller who holds mu alone.
+func (v *Volume) prepareLocked() error {
 	if err := v.loadLocked(); err != nil || v.root != nil {
 		return err
 	}

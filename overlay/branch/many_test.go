@@ -119,6 +119,24 @@ func TestAnIdleBranchIsLoadedAgainWhenItIsUsed(t *testing.T) {
 	v.Close()
 }
 
+func TestABranchThatNobodyHasOpenIsCheckpointedAndRolledBack(t *testing.T) {
+	s := newSpace(t, map[string]string{"d1/f": "main's"})
+	s.fork("x", "")
+	s.tree("x").write("d1/f", "changed")
+	s.close()
+	s.idle = 5 * time.Millisecond
+	s.open()
+	s.rollback("x", mainPoint)
+	for s.state.Users() > 0 {
+		time.Sleep(s.idle)
+	}
+	s.snapshot("x")
+	for s.state.Users() > 0 {
+		time.Sleep(s.idle)
+	}
+	s.tree("x").has("d1/f", "main's")
+}
+
 func BenchmarkFork(b *testing.B) {
 	s := newSpace(b, nil)
 	i := 0

@@ -119,7 +119,7 @@ func (m *Manager) rollBack(ctx context.Context, op, name string, o overlay.Rollb
 
 // applyRollback changes the layer and the state, and gives what the kernel has to forget. The caller holds v.mu alone.
 func (m *Manager) applyRollback(v *Volume, op string, o overlay.RollbackOptions, where func(*checkpoint.Branch) (target, error)) (res overlay.RollbackResult, told *forgets, err error) {
-	if err := v.loadLocked(); err != nil {
+	if err := v.prepareLocked(); err != nil {
 		return res, nil, err
 	}
 	m.mu.Lock()
@@ -351,8 +351,8 @@ func (v *Volume) followContent(n *node, next *state) {
 	}
 	c, err := next.open(v.m.pool, n, next.inodes[n.id], false)
 	if err != nil {
-		v.m.log.Error("an open file can't follow a rollback", "err", err)
-		return
+		v.m.log.Error("an open file can't follow a rollback, and can't be read any more", "err", err)
+		c = closedContent()
 	}
 	n.content.release()
 	n.content = c

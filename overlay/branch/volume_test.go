@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/hyperfs/hyperfs/overlay"
 	"golang.org/x/sys/unix"
@@ -383,5 +384,17 @@ func TestErrnosAreThoseOfAPlainDirectory(t *testing.T) {
 	defer r.Release()
 	if _, err := r.WriteAt([]byte("x"), 0); err != unix.EBADF {
 		t.Errorf("a write to a file that is open for reading gives %v", err)
+	}
+}
+
+func TestOpeningAnEmptyFileToTruncateItChangesItsTime(t *testing.T) {
+	s := newSpace(t, map[string]string{"a": ""})
+	s.ok(os.Chtimes(filepath.Join(s.main, "a"), time.Unix(1, 0), time.Unix(1, 0)))
+	s.reopen()
+	s.fork("x", "")
+	x := s.tree("x")
+	x.openFile("a", unix.O_WRONLY|unix.O_TRUNC).Release()
+	if a := x.attr("a"); a.Mtime.Sec == 1 {
+		t.Error("O_TRUNC does not change its time")
 	}
 }
