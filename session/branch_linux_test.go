@@ -9,6 +9,9 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/hyperfs/hyperfs/fs"
 	"github.com/hyperfs/hyperfs/internal/errs"
@@ -126,6 +129,39 @@ func TestNobodyElseSeesTheSource(t *testing.T) {
 		_, err = p.Wait()
 		must(t, err)
 	})
+}
+
+// Most systems have all mounts shared: what is mounted in one namespace appears in the others.
+func TestNothingIsMountedForOthersWhereMountsAreShared(t *testing.T) {
+	if os.Geteuid() != 0 {
+		missing(t, "mounting needs root")
+	}
+	top := tempDir(t)
+	must(t, unix.Mount("tmpfs", top, "tmpfs", 0, ""))
+	defer unix.Unmount(top, unix.MNT_DETACH)
+	must(t, unix.Mount("", top, "", unix.MS_SHARED, ""))
+	ws, source := filepath.Join(top, "ws"), filepath.Join(top, "source")
+	must(t, os.Mkdir(ws, 0o755))
+	write(t, source, "file", "branch")
+	for _, sandbox := range []*session.Sandbox{nil, {}} {
+		c := inBranch(ws, source, "cat file; echo >ready; while [ ! -e end ]; do sleep 0.02; done; rm end ready")
+		c.Sandbox = sandbox
+		p, err := c.Start(context.Background())
+		must(t, err)
+		for read(t, source, "ready") == "" {
+			time.Sleep(10 * time.Millisecond)
+		}
+		info, err := os.ReadFile("/proc/self/mountinfo")
+		must(t, err)
+		if strings.Contains(string(info), ws) {
+			t.Error("the mount is everybody's")
+		}
+		write(t, source, "end", "")
+		r, err := p.Wait()
+		if err != nil || string(r.Stdout) != "branch" {
+			t.Errorf("%v, %q", err, r.Stdout)
+		}
+	}
 }
 
 func TestAVirtualEnvironmentThatIsMadeInsideWorks(t *testing.T) {

@@ -320,7 +320,11 @@ func TestADeadHelperIsNoSuccess(t *testing.T) {
 			stopped(t, c.Workspace)
 			return
 		}
-		write(t, c.Workspace, "stop", "") // what no namespace holds
+		write(t, c.Workspace, "stop", "") // what no namespace holds, and now has no supervisor either
+		for last := ""; last != read(t, c.Workspace, "alive"); {
+			last = read(t, c.Workspace, "alive")
+			time.Sleep(200 * time.Millisecond)
+		}
 	})
 }
 
