@@ -1,10 +1,14 @@
 package test
 
 import (
+	"context"
+	"errors"
 	"path/filepath"
 	"testing"
 
 	"github.com/hyperfs/hyperfs/internal/testfs"
+	"github.com/hyperfs/hyperfs/overlay"
+	"github.com/hyperfs/hyperfs/overlay/branch"
 	"github.com/hyperfs/hyperfs/test/ops"
 	"github.com/hyperfs/hyperfs/test/treefs"
 )
@@ -38,4 +42,26 @@ func openBranch(ws string, variant uint32) (subject, error) {
 	}
 	s.last = true
 	return s, nil
+}
+
+// What a branch had that has ended may still be there when the daemon ends: then the next one gives it up while it opens the store.
+func TestAWorkspaceWhoseBranchesWereMergedOpensAgain(t *testing.T) {
+	t.Parallel()
+	ctx, cfg := context.Background(), overlay.Config{Workspace: newWorkspace(t)}
+	for _, merge := range []bool{true, false} {
+		w, err := branch.Open(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if merge {
+			if _, err = w.Fork(ctx, overlay.ForkOptions{Name: "b"}); err == nil {
+				_, err = w.Merge(ctx, "b", overlay.MergeOptions{})
+			}
+		} else if pins := w.Pins(); len(pins) > 0 {
+			t.Errorf("main keeps %v for branches that are gone", pins)
+		}
+		if err = errors.Join(err, w.Close()); err != nil {
+			t.Error(err)
+		}
+	}
 }

@@ -68,7 +68,7 @@ func (m *Manager) free() (overlay.GCResult, error) {
 	}
 	m.mu.Unlock()
 	if unpinned && m.cfg.Unpinned != nil {
-		if err := m.cfg.Unpinned(); err != nil {
+		if err := m.cfg.Unpinned(m.PinnedEpochs()); err != nil {
 			return res, err
 		}
 	}

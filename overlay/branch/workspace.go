@@ -56,7 +56,7 @@ func (f *Workspace) open(cfg overlay.Config) (err error) {
 	if err != nil {
 		return err
 	}
-	return f.unpin()
+	return f.unpin(f.branches.PinnedEpochs())
 }
 
 // pinOwner owns the pins of all branches: one for each epoch that layers lie over.
@@ -66,9 +66,8 @@ func (f *Workspace) pin(id string, fn func(*checkpoint.Tx, checkpoint.Checkpoint
 	return f.Workspace.Pin(id, pinOwner, fn)
 }
 
-// unpin gives the pins up that no layer needs any more.
-func (f *Workspace) unpin() (err error) {
-	needed := f.branches.PinnedEpochs()
+// unpin gives the pins up that no layer needs any more. The Manager calls it too, while it is being opened.
+func (f *Workspace) unpin(needed []checkpoint.Epoch) (err error) {
 	for _, p := range f.Pins() {
 		if p.Owner == pinOwner && !slices.Contains(needed, p.Epoch) {
 			err = errors.Join(err, f.Unpin(p, func(*checkpoint.Tx) error { return nil }))
