@@ -416,6 +416,7 @@ func (h history) Snapshot(ctx context.Context, o overlay.SnapshotOptions) (check
 
 func (h history) Rollback(ctx context.Context, id string, o overlay.RollbackOptions) (overlay.RollbackResult, error) {
 	r, err := h.f.branches.Rollback(ctx, h.name, id, o)
+	r.Branch = h.name
 	if err == nil {
 		h.f.tell(KindCheckpoints, r.Undo)
 		h.send("rollback", r.Checkpoint, r)
@@ -425,6 +426,7 @@ func (h history) Rollback(ctx context.Context, id string, o overlay.RollbackOpti
 
 func (h history) Undo(ctx context.Context) (overlay.RollbackResult, error) {
 	r, err := h.f.branches.Undo(ctx, h.name)
+	r.Branch = h.name
 	if err == nil {
 		h.f.tell(KindCheckpoints, r.Undo)
 		h.send("undo", r.Checkpoint, r)
