@@ -132,7 +132,7 @@ func (m *Server) Notifier() overlay.Notifier { return notifier{m.fs} }
 // Wait returns when the mount is gone: unmounted by anybody, and no file in it open any more. Then the tree can be closed.
 func (m *Server) Wait() { <-m.done }
 
-// Unmount takes the mount away. While something is in use it fails with BUSY; lazy takes it out of sight at once instead,
+// Unmount takes the mount away, and all binds of it. While something is in use it fails with BUSY; lazy takes it out of sight at once instead,
 // and it goes when the last user does. It waits for the end of the mount unless it is lazy. It may be called again.
 func (m *Server) Unmount(lazy bool) error {
 	select {
@@ -140,7 +140,12 @@ func (m *Server) Unmount(lazy bool) error {
 		return nil
 	default:
 	}
+	binds, err := m.unbindAll(lazy)
+	if err != nil {
+		return err
+	}
 	if err := unmount(m.mountpoint, lazy); err != nil {
+		m.rebind(binds)
 		return err
 	}
 	if !lazy {

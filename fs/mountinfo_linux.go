@@ -44,17 +44,29 @@ func resolveParent(path string) (string, error) {
 // mountEntry is a line of mountinfo.
 type mountEntry struct {
 	device string // major:minor
+	root   string // what of the filesystem it shows; "/" is all of it
+	point  string // where
 	kind   string // filesystem type
 }
 
-// topMount gives what was mounted last at path; it is zero where nothing is. A line is, as in proc_pid_mountinfo(5):
+// parseMounts gives all mounts: those over others come after them. A line is, as in proc_pid_mountinfo(5):
 // ID, parent, device, root, mountpoint, options, any number of optional fields, "-", type, source, more options.
-func topMount(mountinfo, path string) (top mountEntry) {
+func parseMounts(mountinfo string) (all []mountEntry) {
 	for line := range strings.Lines(mountinfo) {
 		before, after, ok := strings.Cut(line, " - ")
 		f, t := strings.Fields(before), strings.Fields(after)
-		if ok && len(f) >= 5 && len(t) > 0 && unescape(f[4]) == path {
-			top = mountEntry{device: f[2], kind: t[0]}
+		if ok && len(f) >= 5 && len(t) > 0 {
+			all = append(all, mountEntry{device: f[2], root: unescape(f[3]), point: unescape(f[4]), kind: t[0]})
+		}
+	}
+	return all
+}
+
+// topMount gives what was mounted last at path; it is zero where nothing is.
+func topMount(mountinfo, path string) (top mountEntry) {
+	for _, m := range parseMounts(mountinfo) {
+		if m.point == path {
+			top = m
 		}
 	}
 	return top

@@ -77,6 +77,7 @@ type RollbackOptions struct {
 
 // RollbackResult is what a rollback did.
 type RollbackResult struct {
+	Branch     string        `json:"branch,omitempty"` // what was rolled back; "" is main
 	Checkpoint string        `json:"checkpoint"`
 	Undo       string        `json:"undo,omitempty"` // the undo checkpoint's ID; "" if it was discarded
 	Restored   int           `json:"restored"`       // names that were put back

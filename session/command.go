@@ -55,6 +55,9 @@ type Command struct {
 	// Env are K=V pairs, added to the environment of this process; the last of a name counts.
 	Env []string
 
+	// Unset are names of variables that are not passed on from the environment of this process.
+	Unset []string
+
 	// The standard streams: an *os.File is passed on, anything else is copied, nil is /dev/null. No other descriptor is passed on. Into a
 	// sandbox a regular file is copied too: also what the command does not read of it is then read.
 	Stdin          io.Reader
@@ -227,7 +230,11 @@ func (c Command) checkPaths() error {
 
 // environ gives the command's environment: of each name the last value.
 func (c Command) environ() []string {
-	all := slices.Concat(os.Environ(), []string{"PWD=" + c.Dir}, c.Env)
+	ours := slices.DeleteFunc(os.Environ(), func(kv string) bool {
+		name, _, _ := strings.Cut(kv, "=")
+		return slices.Contains(c.Unset, name)
+	})
+	all := slices.Concat(ours, []string{"PWD=" + c.Dir}, c.Env)
 	last := make(map[string]int, len(all))
 	for i, kv := range all {
 		name, _, _ := strings.Cut(kv, "=")

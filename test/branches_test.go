@@ -16,6 +16,7 @@ import (
 	"github.com/hyperfs/hyperfs/internal/testfs"
 	"github.com/hyperfs/hyperfs/internal/treestate"
 	"github.com/hyperfs/hyperfs/overlay"
+	"github.com/hyperfs/hyperfs/overlay/branch"
 	"github.com/hyperfs/hyperfs/test/ops"
 	"github.com/hyperfs/hyperfs/test/treefs"
 	"golang.org/x/sys/unix"
@@ -318,4 +319,26 @@ func explains(from, to treestate.State, diff overlay.Diff) (problems []string) {
 		}
 	}
 	return problems
+}
+
+// What a branch had that has ended may still be there when the daemon ends: then the next one gives it up while it opens the store.
+func TestAWorkspaceWhoseBranchesWereMergedOpensAgain(t *testing.T) {
+	t.Parallel()
+	ctx, cfg := context.Background(), overlay.Config{Workspace: newWorkspace(t)}
+	for _, merge := range []bool{true, false} {
+		w, err := branch.Open(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if merge {
+			if _, err = w.Fork(ctx, overlay.ForkOptions{Name: "b"}); err == nil {
+				_, err = w.Merge(ctx, "b", overlay.MergeOptions{})
+			}
+		} else if pins := w.Pins(); len(pins) > 0 {
+			t.Errorf("main keeps %v for branches that are gone", pins)
+		}
+		if err = errors.Join(err, w.Close()); err != nil {
+			t.Error(err)
+		}
+	}
 }

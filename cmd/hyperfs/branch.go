@@ -182,10 +182,7 @@ func printMerge(out io.Writer, r overlay.MergeResult) error {
 	}
 	text := fmt.Sprintf("merged %s into %s: %s, in %s", quote(r.Branch), quote(r.Into), plural(len(r.Steps), "change"), r.Duration.Round(10*time.Microsecond))
 	if r.Undo != "" {
-		text += "; hyperfs undo takes it back"
-		if r.Into != overlay.MainBranch {
-			text = strings.Replace(text, "hyperfs undo", "hyperfs undo --branch "+quote(r.Into), 1)
-		}
+		text += "; " + undoCommandOf(r.Into) + " takes it back"
 	}
 	if len(r.Dropped) > 0 {
 		text += "; dropped " + strings.Join(r.Dropped, ", ")

@@ -73,10 +73,11 @@ func exitCode(err error) int {
 	return 1
 }
 
-// coded gives the errors that the flag library makes itself their code.
+// coded gives the errors that the flag library makes itself their code. Below one of ours there can be an exec.ExitError, which looks like theirs.
 func coded(err error) error {
+	var ours *control.Error
 	var lib cli.ExitCoder
-	if errors.As(err, &lib) {
+	if !errors.As(err, &ours) && errors.As(err, &lib) {
 		return errs.New(control.Usage, "", "", "%s", lib.Error()).WithHint("hyperfs help")
 	}
 	return err

@@ -14,6 +14,7 @@ import (
 
 	"github.com/hyperfs/hyperfs/control"
 	"github.com/hyperfs/hyperfs/internal/errs"
+	"github.com/hyperfs/hyperfs/overlay"
 	"github.com/hyperfs/hyperfs/session"
 )
 
@@ -22,7 +23,8 @@ func execCommand() *cli.Command {
 		Name:      "exec",
 		Usage:     "run a command in the workspace, or in a branch that stands at the workspace's own path",
 		UsageText: "hyperfs exec [--branch B] [--timeout D] [--env K=V]… [--sandbox [--write PATH]…] [--network host | none] -- CMD ARG…",
-		Description: example("When CMD ends, or its time is over, so do all processes that it has started, daemons too.\n"+
+		Description: example("When CMD ends, or its time is over, so do all processes that it has started, daemons too. In a branch it has HYPERFS_BRANCH set,\n"+
+			"so that hyperfs commands in it are about that branch; without --branch that is not passed on.\n"+
 			"With --json the document comes on stdout, and CMD's own output on stderr.",
 			"hyperfs exec --branch try -- npm test", "hyperfs exec --branch try --sandbox --network none --timeout 1h -- ./agent.sh"),
 		Flags: []cli.Flag{
@@ -74,17 +76,25 @@ func execAction(c *cli.Context) error {
 // execPlace is where a command is to run.
 type execPlace struct {
 	place
+	op         string // the command of ours that is to use it, for errors
 	status     control.StatusReply
 	mountpoint string // "" where the workspace is served without a mount
 }
 
 // findExec finds the workspace, for which a daemon must answer: else nothing would keep what the command changes.
-func findExec(c *cli.Context) (x execPlace, err error) {
-	if x.place, err = find(c.Context, c); err != nil {
-		return x, err
+func findExec(c *cli.Context) (execPlace, error) {
+	p, err := find(c.Context, c)
+	if err != nil {
+		return execPlace{}, err
 	}
+	return askExec(c, p)
+}
+
+// askExec asks the daemon of a place.
+func askExec(c *cli.Context, p place) (x execPlace, err error) {
+	x.place, x.op = p, c.Command.Name
 	if x.socket == "" {
-		return x, errs.New(control.NotFound, "exec", x.dir, "it is not mounted").WithHint("hyperfs mount " + x.dir)
+		return x, errs.New(control.NotFound, x.op, x.dir, "it is not mounted").WithHint("hyperfs mount " + x.dir)
 	}
 	client := control.NewClient(x.socket)
 	defer client.Close()
@@ -92,7 +102,7 @@ func findExec(c *cli.Context) (x execPlace, err error) {
 		return x, err
 	}
 	if x.status.Daemon.Detached {
-		return x, errs.New(control.Busy, "exec", x.dir, "its mount is detached").WithHint("hyperfs mount, once the programs that use it have ended")
+		return x, errs.New(control.Busy, x.op, x.dir, "its mount is detached").WithHint("hyperfs mount, once the programs that use it have ended")
 	}
 	x.mountpoint = x.status.Daemon.Mountpoint
 	return x, nil
@@ -116,6 +126,10 @@ func (x execPlace) command(c *cli.Context) (cmd session.Command, err error) {
 		if cmd.Source, err = x.branch(c.String("branch")); err != nil {
 			return cmd, err
 		}
+		tellBranch(&cmd, c.String("branch"))
+	} else {
+		name, _ := boundBranch(cmd.Workspace) // we may run in a branch ourselves
+		tellBranch(&cmd, name)
 	}
 	if cmd.Dir, err = x.startIn(c, cmd.Workspace); err != nil {
 		return cmd, err
@@ -129,20 +143,46 @@ func (x execPlace) command(c *cli.Context) (cmd session.Command, err error) {
 	return cmd, err
 }
 
+// tellBranch makes hyperfs commands in cmd be about the branch that cmd finds at the workspace's path, "" being main, whatever our own environment
+// says. What --env says goes before.
+func tellBranch(cmd *session.Command, branch string) {
+	if branch == "" {
+		cmd.Unset = append(cmd.Unset, envBranch)
+		return
+	}
+	cmd.Env = append([]string{envBranch + "=" + branch}, cmd.Env...)
+}
+
 // branch gives the directory of a branch.
 func (x execPlace) branch(name string) (string, error) {
 	if name == "" || name != filepath.Base(name) || !filepath.IsLocal(name) || name == "." {
-		return "", errs.New(control.Usage, "exec", "--branch", "%q is no name of a branch", name)
+		return "", errs.New(control.Usage, x.op, "--branch", "%q is no name of a branch", name)
 	}
 	if x.mountpoint == "" {
-		return "", errs.New(control.Unsupported, "exec", x.status.Workspace, "branches need a mount").WithHint("hyperfs unmount, then hyperfs mount")
+		return "", errs.New(control.Unsupported, x.op, x.status.Workspace, "branches need a mount").WithHint("hyperfs unmount, then hyperfs mount")
 	}
-	dir := filepath.Join(x.mountpoint, ".hyperfs", "branches", name)
+	dir := x.branchDir(name)
 	_, err := os.Stat(dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return "", errs.New(control.NotFound, "exec", name, "there is no such branch").WithHint("hyperfs branches lists them")
+		return "", errs.New(control.NotFound, x.op, name, "there is no such branch").WithHint("hyperfs branches lists them")
 	}
-	return dir, errs.Wrap(control.Path, "exec", dir, cause(err))
+	return dir, errs.Wrap(control.Path, x.op, dir, cause(err))
+}
+
+// shelf gives the directory of branches and checkpoints, "" where there is none.
+func (x execPlace) shelf() string {
+	if x.mountpoint == "" {
+		return ""
+	}
+	return filepath.Join(x.mountpoint, overlay.StoreName)
+}
+
+// branchDir gives where a branch is in the mount, "" where there is none.
+func (x execPlace) branchDir(name string) string {
+	if x.mountpoint == "" || name == "" {
+		return ""
+	}
+	return filepath.Join(x.shelf(), "branches", name)
 }
 
 // startIn gives the directory that we were called in, below root where that was in the workspace, and else root.
@@ -153,6 +193,12 @@ func (x execPlace) startIn(c *cli.Context, root string) (string, error) {
 	}
 	if dir, err = resolve(dir); err != nil {
 		return "", errs.Wrap(control.Path, "exec", dir, cause(err))
+	}
+	if rel, ok := below(x.branchDir(c.String("branch")), dir); ok {
+		return filepath.Join(root, rel), nil
+	}
+	if _, ok := below(x.shelf(), dir); ok {
+		return root, nil // another branch, or a checkpoint
 	}
 	for _, top := range []string{x.mountpoint, x.status.Workspace} {
 		if rel, ok := below(top, dir); ok {

@@ -22,11 +22,14 @@ func mountCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "mount",
 		Usage:     "protect a directory: mount it over itself and start its daemon",
-		UsageText: "hyperfs mount [flags] [DIR]",
-		Description: example("It returns when the mount answers. A mount that a dead daemon left is replaced.",
-			"hyperfs mount", "hyperfs mount --at /mnt/project ~/project"),
+		UsageText: "hyperfs mount [flags] [DIR]\n   hyperfs mount --branch NAME --at MOUNTPOINT [DIR]",
+		Description: example("It returns when the mount answers. A mount that a dead daemon left is replaced.\n"+
+			"With --branch it shows a branch of a workspace that is mounted already at another path too, for root. That goes with unmount MOUNTPOINT, and\n"+
+			"with the workspace's own mount. Others have the same directory at .hyperfs/branches/NAME in the mount, and exec --branch.",
+			"hyperfs mount", "hyperfs mount --at /mnt/project ~/project", "hyperfs mount --branch fix-1 --at /mnt/fix-1 ~/project"),
 		Flags: append(mountFlags(),
 			&cli.StringFlag{Name: "at", EnvVars: []string{"HYPERFS_MOUNTPOINT"}, Usage: "mount at `MOUNTPOINT` instead of over the workspace"},
+			&cli.StringFlag{Name: "branch", Usage: "show the branch `NAME` at MOUNTPOINT"},
 			&cli.BoolFlag{Name: "foreground", Aliases: []string{"f"}, Usage: "stay in the foreground and log to stderr too"},
 			&cli.Uint64Flag{Name: readyFlag, Hidden: true, Usage: "report to this descriptor when the mount answers"},
 			jsonFlag()),
@@ -238,6 +241,9 @@ func (o mountOptions) config() overlay.Config {
 }
 
 func mount(c *cli.Context) error {
+	if c.IsSet("branch") {
+		return mountBranch(c)
+	}
 	dir, err := named(c)
 	if err != nil {
 		return err
@@ -308,6 +314,9 @@ func unmount(c *cli.Context) error {
 	p, err := mountedPlace(c)
 	if err != nil {
 		return err
+	}
+	if name, _ := boundBranch(p.dir); name != "" && p.socket == "" && !isDeadMount(p.dir) {
+		return unmountBranch(c, p.dir, name)
 	}
 	if p.socket == "" {
 		return unmountDead(c, p.dir)

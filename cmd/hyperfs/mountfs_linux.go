@@ -125,3 +125,12 @@ func (v fuseView) InUse() []control.Feature {
 	}
 	return list
 }
+
+// boundBranch gives the branch that is bind-mounted at dir, and its workspace's mountpoint, both "" where there is none.
+func boundBranch(dir string) (name, mountpoint string) { return fs.BoundBranch(dir) }
+
+// bind shows a directory of a mount at another path too.
+func bind(dir, at string) error { return fs.Bind(dir, at) }
+
+// unbind takes away what bind has made.
+func unbind(at string, lazy bool) error { return fs.Unbind(at, lazy) }

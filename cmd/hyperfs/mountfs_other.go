@@ -42,6 +42,12 @@ func cleanDeadMount(string) error { return nil }
 
 func isMounted(string) bool { return false }
 
+func boundBranch(string) (name, mountpoint string) { return "", "" }
+
+func bind(_, at string) error { return hasFuse(at) }
+
+func unbind(at string, _ bool) error { return hasFuse(at) }
+
 func localFeatures() []control.Feature {
 	return []control.Feature{{Name: "FUSE", Note: "hyperfs has it on Linux alone"}}
 }

@@ -87,7 +87,15 @@ func rollbackText(r overlay.RollbackResult) string {
 	s := fmt.Sprintf("rolled back to %s: %d restored, %d removed, %d modified back, in %s",
 		r.Checkpoint, r.Restored, r.Removed, r.Modified, r.Duration.Round(10*time.Microsecond))
 	if r.Undo != "" {
-		s += "; hyperfs undo takes it back"
+		s += "; " + undoCommandOf(r.Branch) + " takes it back"
 	}
 	return s
+}
+
+// undoCommandOf gives the command that undoes what was done last to a branch; "" is main.
+func undoCommandOf(branch string) string {
+	if branch == "" || branch == overlay.MainBranch {
+		return "hyperfs undo"
+	}
+	return "hyperfs undo --branch " + quote(branch)
 }

@@ -137,6 +137,10 @@ func look(ctx context.Context, dir string) (place, bool, error) {
 		return place{}, false, errs.New(control.Busy, "find the workspace", dir, "its daemon died and left its mount").
 			WithHint("hyperfs mount " + dir + " brings it back, hyperfs unmount " + dir + " takes it away")
 	case isMounted(dir):
+		if name, mountpoint := boundBranch(dir); mountpoint != "" {
+			return place{}, false, errs.New(control.NotFound, "find the workspace", dir, "this is its branch %s", quote(name)).
+				WithHint("hyperfs -C " + mountpoint + " works on it, with --branch " + quote(name) + " where a command is to be about this branch")
+		}
 		return place{}, false, foreignMount(dir)
 	}
 	return place{}, false, nil

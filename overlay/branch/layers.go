@@ -130,7 +130,7 @@ func (m *Manager) remove(gone []checkpoint.Layer, res *overlay.GCResult) error {
 	}
 	m.mu.Unlock()
 	if unpinned && m.cfg.Unpinned != nil {
-		if err := m.cfg.Unpinned(); err != nil {
+		if err := m.cfg.Unpinned(m.PinnedEpochs()); err != nil {
 			return err
 		}
 	}

@@ -35,8 +35,8 @@ type Config struct {
 	// the call of fn, from which on PinnedEpochs has it, and the commit.
 	Pin func(id string, fn func(*checkpoint.Tx, checkpoint.Checkpoint) error) error
 
-	// Unpinned is called when PinnedEpochs may have become fewer; nil is nobody. Nobody forks meanwhile.
-	Unpinned func() error
+	// Unpinned is called with PinnedEpochs when they may have become fewer, already by New; nil is nobody. Nobody forks meanwhile.
+	Unpinned func(needed []checkpoint.Epoch) error
 
 	Sync    bool          // what a checkpoint holds reaches the disk before the checkpoint is made
 	NewNum  func() uint64 // numbers for inodes; see overlay.Inode

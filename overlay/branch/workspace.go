@@ -56,7 +56,7 @@ func (f *Workspace) open(cfg overlay.Config) (err error) {
 	if err != nil {
 		return err
 	}
-	return f.unpin()
+	return f.unpin(f.branches.PinnedEpochs())
 }
 
 // pinOwner owns the pins of all branches: one for each epoch that layers lie over.
@@ -66,9 +66,8 @@ func (f *Workspace) pin(id string, fn func(*checkpoint.Tx, checkpoint.Checkpoint
 	return f.Workspace.Pin(id, pinOwner, fn)
 }
 
-// unpin gives the pins up that no layer needs any more.
-func (f *Workspace) unpin() (err error) {
-	needed := f.branches.PinnedEpochs()
+// unpin gives the pins up that no layer needs any more. The Manager calls it too, while it is being opened.
+func (f *Workspace) unpin(needed []checkpoint.Epoch) (err error) {
 	for _, p := range f.Pins() {
 		if p.Owner == pinOwner && !slices.Contains(needed, p.Epoch) {
 			err = errors.Join(err, f.Unpin(p, func(*checkpoint.Tx) error { return nil }))
@@ -417,6 +416,7 @@ func (h history) Snapshot(ctx context.Context, o overlay.SnapshotOptions) (check
 
 func (h history) Rollback(ctx context.Context, id string, o overlay.RollbackOptions) (overlay.RollbackResult, error) {
 	r, err := h.f.branches.Rollback(ctx, h.name, id, o)
+	r.Branch = h.name
 	if err == nil {
 		h.f.tell(KindCheckpoints, r.Undo)
 		h.send("rollback", r.Checkpoint, r)
@@ -426,6 +426,7 @@ func (h history) Rollback(ctx context.Context, id string, o overlay.RollbackOpti
 
 func (h history) Undo(ctx context.Context) (overlay.RollbackResult, error) {
 	r, err := h.f.branches.Undo(ctx, h.name)
+	r.Branch = h.name
 	if err == nil {
 		h.f.tell(KindCheckpoints, r.Undo)
 		h.send("undo", r.Checkpoint, r)
