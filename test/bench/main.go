@@ -129,5 +129,8 @@ func (b *bench) onLower(l lower) error {
 	if err := b.firstWrites(l); err != nil {
 		return err
 	}
-	return b.latencies(l)
+	if err := b.latencies(l); err != nil {
+		return err
+	}
+	return b.branches(l)
 }

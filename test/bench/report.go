@@ -44,7 +44,8 @@ type line struct {
 type result struct {
 	Target  string    `json:"target"`
 	Seconds []float64 `json:"seconds,omitempty"`
-	Median  float64   `json:"median,omitempty"` // seconds
+	Bytes   []float64 `json:"bytes,omitempty"`  // of a line about memory, which has no seconds
+	Median  float64   `json:"median,omitempty"` // seconds or bytes
 	Ratio   float64   `json:"ratio,omitempty"`  // to the plain filesystem, or to what takes its place; 0 if that has no figure
 	Error   string    `json:"error,omitempty"`
 }
@@ -79,6 +80,12 @@ func (r *report) add(l lower, name, target string, took time.Duration, err error
 	res.Seconds = append(res.Seconds, took.Seconds())
 }
 
+// addBytes is add for what was not timed but weighed.
+func (r *report) addBytes(l lower, name, target string, bytes float64) {
+	res := r.line(l, name).result(target)
+	res.Bytes = append(res.Bytes, bytes)
+}
+
 func (r *report) leftOut(l lower, name, reason string) {
 	fmt.Fprintf(os.Stderr, "bench: %s: %s is left out: %s\n", l.name, name, reason)
 	r.LeftOut = append(r.LeftOut, leftOut{l.name, name, reason})
@@ -109,7 +116,7 @@ func (r *report) finish() {
 	for _, x := range r.Lines {
 		var plain float64
 		for _, res := range x.Results {
-			res.Median = median(res.Seconds)
+			res.Median = median(append(res.Seconds, res.Bytes...))
 			if res.isBase() {
 				plain = res.Median
 			}
@@ -123,7 +130,9 @@ func (r *report) finish() {
 }
 
 // isBase reports whether the others of a line are compared with it.
-func (res *result) isBase() bool { return res.Target == "plain" || res.Target == withoutCheckpoint }
+func (res *result) isBase() bool {
+	return res.Target == "plain" || res.Target == withoutCheckpoint || res.Target == viewMain
+}
 
 func median(samples []float64) float64 {
 	if len(samples) == 0 {
@@ -223,6 +232,8 @@ func (res *result) cell() string {
 	switch {
 	case res.Error != "":
 		return "failed"
+	case len(res.Bytes) > 0:
+		return fmt.Sprintf("%.1f KiB", res.Median/1024)
 	case len(res.Seconds) == 0:
 		return "–"
 	case res.isBase() || res.Ratio == 0:
