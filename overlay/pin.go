@@ -3,6 +3,7 @@
 package overlay
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/hyperfs/hyperfs/checkpoint"
@@ -98,7 +99,7 @@ func (w *Workspace) needers(e checkpoint.Epoch) int {
 	return n
 }
 
-// Pins gives all pins.
+// Pins gives all pins, in the order of epochs. Those that their owner knows nothing of, because it died before it was told, it takes back with Unpin.
 func (w *Workspace) Pins() []checkpoint.Pin {
 	w.list.RLock()
 	defer w.list.RUnlock()
@@ -106,6 +107,9 @@ func (w *Workspace) Pins() []checkpoint.Pin {
 	for p := range w.pins {
 		all = append(all, p)
 	}
+	slices.SortFunc(all, func(a, b checkpoint.Pin) int {
+		return cmp.Or(cmp.Compare(a.Epoch, b.Epoch), cmp.Compare(a.Owner, b.Owner))
+	})
 	return all
 }
 
