@@ -137,18 +137,20 @@ func TestASandboxLetsBeChangedWhatItShould(t *testing.T) {
 		c := boxed(ws, `set -e
 			mkdir -p a/b; echo x >a/f; mv a/f a/b/g; ln a/b/g h; chmod 600 h; touch -d yesterday h; ln -s h s; mkfifo p; rm p
 			t=$(mktemp -d); echo x >$t/f; mv $t/f .; rm -r $t
-			echo x >/dev/shm/f; cat /dev/shm/f >/dev/null
+			echo x >"$S"; cat "$S" >/dev/null
 			head -c 8 /dev/urandom | wc -c; head -c 8 /dev/zero >/dev/null; echo hi >/dev/stdout; echo err >/dev/stderr
 			cat /etc/passwd >/dev/null; ls / >/dev/null; ls /usr/bin >/dev/null
 			echo y >>"$A/one/file"; mkdir "$A/one/d"; mv "$A/one/d" "$A/one/e"; echo z >"$A/two"; cat h`)
 		c.Sandbox.Write = []string{filepath.Join(allowed, "one"), filepath.Join(allowed, "two")}
-		c.Env = []string{"A=" + allowed}
+		shared := "/dev/shm/" + filepath.Base(allowed)
+		c.Env = []string{"A=" + allowed, "S=" + shared}
 		expect(t, c, "8\nhi\nx")
 		refuses(t, c, `echo x >"$A/three"`, `touch "$A/four"`, `rm "$A/two"`)
 		if read(t, allowed, "one/file") != "y\n" || read(t, allowed, "two") != "z\n" || read(t, allowed, "three") != "" {
 			t.Error("what was written is not there")
 		}
-		if _, err := os.Stat("/dev/shm/f"); err == nil {
+		if _, err := os.Stat(shared); err == nil {
+			os.Remove(shared)
 			t.Error("/dev/shm is everybody's")
 		}
 	})
