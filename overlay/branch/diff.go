@@ -382,11 +382,11 @@ func (d *differ) inPlace(id checkpoint.ID) (f found, changed bool, err error) {
 	path := "."
 	kind := uint32(unix.S_IFDIR)
 	if id != d.a.base.Root() {
-		if _, ok, err := d.a.slotOf(id); err != nil || !ok {
-			return f, false, err
-		}
-		slot, ok, err := d.b.slotOf(id)
-		if err != nil || !ok {
+		slot, ok, err := d.b.slotWhere(id, func(s checkpoint.Slot) (bool, error) {
+			was, err := d.a.holds(s)
+			return was.ID == id, err
+		})
+		if err != nil || !ok { // what has no name that it had before is told of by its names
 			return f, false, err
 		}
 		if path, err = d.b.path(slot); err != nil {
@@ -404,7 +404,9 @@ func (d *differ) inPlace(id checkpoint.ID) (f found, changed bool, err error) {
 }
 
 func (d *differ) compareNames(was, is checkpoint.LayerSlot, path string) (found, bool, error) {
-	d.done[was.ID], d.done[is.ID] = true, true
+	if was.ID == is.ID { // of two inodes, each may have another name that it keeps
+		d.done[is.ID] = true
+	}
 	f, changed, err := d.compareInode(was.ID, is.ID, is.Type)
 	f.Path = path
 	return f, changed, err

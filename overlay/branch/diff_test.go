@@ -41,6 +41,21 @@ func TestDiffTellsDirectoriesThatChangedPlacesAsRenamed(t *testing.T) {
 	}
 }
 
+func TestDiffTellsOfAFileThatChangedWhileItsOtherNameWasReplaced(t *testing.T) {
+	s := newSpace(t, map[string]string{"one": "content"})
+	s.fork("x", "")
+	x := s.tree("x")
+	x.link("one", "two")
+	s.snapshot("x")
+	x.write("new", "another")
+	x.rename("new", "two")
+	x.write("one", "changed")
+	want := []string{"modified one", "modified two"}
+	if got := s.changes("x", "", ""); !reflect.DeepEqual(got, want) {
+		t.Errorf("the diff is %q, want %q", got, want)
+	}
+}
+
 func TestDiffStartsAtTheForkPointAndAtCheckpoints(t *testing.T) {
 	s := newSpace(t, map[string]string{"dir/a": "1", "dir/b": "2", "c": "3", "same": "="})
 	s.fork("x", "")

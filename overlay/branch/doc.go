@@ -41,6 +41,6 @@
 //  4. Volume.nameMu: changes of names, one at a time.
 //  5. node.mu: of any inode: what its inode record says. Of several: that of a directory first. It is held while a content is copied up.
 //  6. state.mu: the merged maps, and node.orphan.
-//  7. Volume.nodesMu, node.contentMu, Manager.mu, pool.mu: short. The workspace's functions in Config are called without Manager.mu,
+//  7. Volume.nodesMu before node.contentMu; Manager.mu before Manager.numMu; pool.mu; pool.liftMu: short. The workspace's functions in Config are called without Manager.mu,
 //     and Config.Pin takes it within: so main may hold its own locks when it calls PinnedEpochs.
 package branch

@@ -91,3 +91,34 @@ func TestALayerStaysWhoseContentIsSeenThroughTheOneAbove(t *testing.T) {
 	}
 	s.sound()
 }
+
+func TestAFileThatIsOpenOutlivesTheLayerThatItWasIn(t *testing.T) {
+	s := newSpace(t, nil)
+	s.fork("x", "")
+	x := s.tree("x")
+	x.write("a", "content")
+	first := s.snapshot("x")
+	f := x.openFile("a", unix.O_RDWR)
+	defer f.Release()
+	x.unlink("a")
+	s.snapshot("x")
+	s.ok(s.m.DropCheckpoint(context.Background(), first))
+	_, err := s.m.GC(context.Background())
+	s.ok(err)
+	if n := s.poolSize(); n != 1 { // the root
+		t.Errorf("%d inodes are in the pool, want the root alone", n)
+	}
+	if a, err := x.GetAttr(f.Inode(), f); err != nil || a.Size != 7 || a.Nlink != 0 {
+		t.Errorf("its attributes are %+v, %v", a, err)
+	}
+	if _, err := x.GetXattr(f.Inode(), "user.x", nil); err != unix.ENODATA {
+		t.Errorf("an xattr gives %v", err)
+	}
+	if n, err := x.ListXattr(f.Inode(), nil); n != 0 || err != nil {
+		t.Errorf("the xattrs are %d, %v", n, err)
+	}
+	x.writeFile(f, "CONTENT")
+	if got := x.readFile(f); got != "CONTENT" {
+		t.Errorf("it reads %q", got)
+	}
+}

@@ -147,6 +147,10 @@ func (m *Manager) takeBack(b *checkpoint.Branch) {
 	if have := m.branches[b.Num]; have != nil {
 		delete(m.branches, b.Num)
 		delete(m.layers, b.Layer)
+		if v := m.volumes[volumeKey{branch: b.Num}]; v != nil { // somebody was quick
+			delete(m.volumes, v.key)
+			v.retire()
+		}
 		if m.active[b.Name] == have {
 			delete(m.active, b.Name)
 		}

@@ -21,6 +21,7 @@ type pool struct {
 	fd     int
 	prefix string // leads to it through /proc
 	root   bool   // we may give files away
+	full   error  // of a rename over a directory that has names: rename(2) allows two, and programs see that of the filesystem
 
 	mu     sync.Mutex
 	busy   map[uint64]struct{} // what is there, or about to be, without a record, and must stay; guarded by mu
@@ -34,7 +35,15 @@ func openPool(dir *os.File) (*pool, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &pool{fd: fd, prefix: "/proc/self/fd/" + strconv.Itoa(fd) + "/", root: unix.Geteuid() == 0, busy: map[uint64]struct{}{}}, nil
+	p := &pool{fd: fd, prefix: "/proc/self/fd/" + strconv.Itoa(fd) + "/", root: unix.Geteuid() == 0, full: unix.ENOTEMPTY, busy: map[uint64]struct{}{}}
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(fd, &st); err != nil {
+		return nil, errors.Join(err, unix.Close(fd))
+	}
+	if st.Type == unix.XFS_SUPER_MAGIC {
+		p.full = unix.EEXIST
+	}
+	return p, nil
 }
 
 func (p *pool) close() error {

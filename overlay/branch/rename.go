@@ -113,7 +113,10 @@ func (v *Volume) mayRename(a, b *side, flags uint32) error {
 	case !a.n.IsDir() && b.n.IsDir():
 		return unix.EISDIR
 	}
-	return v.mayGo(b.n)
+	if err := v.mayGo(b.n); err != unix.ENOTEMPTY {
+		return err
+	}
+	return v.m.pool.full
 }
 
 // isAbove reports whether n is dir or a directory above it.

@@ -199,6 +199,9 @@ func (s *state) hasName(id checkpoint.ID, more map[checkpoint.ID]int) (bool, err
 	if id.Birth == bornHere {
 		return more[id] > 0, nil
 	}
+	if more[id] >= 0 { // all that is known of main has a name there
+		return true, nil
+	}
 	a, err := s.base.Attr(id)
 	if err == unix.ENOENT {
 		return false, nil

@@ -38,9 +38,21 @@ func newView(s *state, p *pool, places *places) *view {
 
 // slotOf gives a name that an inode has; ok is false where it has none.
 func (v *view) slotOf(id checkpoint.ID) (checkpoint.Slot, bool, error) {
+	return v.slotWhere(id, func(checkpoint.Slot) (bool, error) { return true, nil })
+}
+
+// slotWhere is slotOf with a condition.
+func (v *view) slotWhere(id checkpoint.ID, suits func(checkpoint.Slot) (bool, error)) (checkpoint.Slot, bool, error) {
+	try := func(s checkpoint.Slot) (bool, error) {
+		alive, err := v.dirAlive(s.Dir)
+		if err != nil || !alive {
+			return false, err
+		}
+		return suits(s)
+	}
 	for _, s := range v.at[id] {
-		if a, err := v.dirAlive(s.Dir); err != nil || a {
-			return s, a, err
+		if ok, err := try(s); err != nil || ok {
+			return s, ok, err
 		}
 	}
 	below, err := v.places.of(id)
@@ -51,8 +63,8 @@ func (v *view) slotOf(id checkpoint.ID) (checkpoint.Slot, bool, error) {
 		if _, changed := v.slots[s.Dir][s.Name]; changed {
 			continue
 		}
-		if a, err := v.dirAlive(s.Dir); err != nil || a {
-			return s, a, err
+		if ok, err := try(s); err != nil || ok {
+			return s, ok, err
 		}
 	}
 	return checkpoint.Slot{}, false, nil

@@ -47,6 +47,9 @@ func (v *Volume) ListXattr(i overlay.Inode, dest []byte) (size int, err error) {
 		size, err = into(dest, names)
 		return err
 	})
+	if err == unix.ENODATA {
+		return 0, nil
+	}
 	return max(size, 0), err
 }
 
@@ -70,7 +73,11 @@ func (v *Volume) inspect(i overlay.Inode, fn func(n *node, e inode) error) error
 		return err
 	}
 	defer v.leave()
-	return v.settled(n, func(e inode) error { return fn(n, e) })
+	err = v.settled(n, func(e inode) error { return fn(n, e) })
+	if err == unix.ENOENT && v.isDead(n) { // its pool inode went with a layer; see node.last
+		err = unix.ENODATA
+	}
+	return err
 }
 
 // SetXattr implements overlay.Volume.
