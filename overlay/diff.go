@@ -370,12 +370,8 @@ func (d *differ) inPlace(id checkpoint.ID) (f found, changed bool, err error) {
 		f.Path = "."
 		return f, changed, err
 	}
-	_, ok, err := d.a.slotOf(id)
-	if err != nil || !ok {
-		return f, false, err
-	}
-	is, ok, err := d.b.slotOf(id)
-	if err != nil || !ok {
+	is, ok, err := d.keptSlot(id)
+	if err != nil || !ok { // what has no name that it had before is told of by its names
 		return f, false, err
 	}
 	a, err := d.a.attr(id)
@@ -389,6 +385,44 @@ func (d *differ) inPlace(id checkpoint.ID) (f found, changed bool, err error) {
 		return f, false, err
 	}
 	return f, true, nil
+}
+
+// keptSlot gives a slot that holds an inode in both states.
+func (d *differ) keptSlot(id checkpoint.ID) (slot checkpoint.Slot, ok bool, err error) {
+	candidates := append(slices.Clone(d.a.slots[id]), d.b.slots[id]...)
+	for _, v := range []*view{d.a, d.b} {
+		s, ok, err := v.slotOf(id)
+		if err != nil {
+			return s, false, err
+		}
+		if ok {
+			candidates = append(candidates, s)
+		}
+	}
+	if n, err := d.b.find(id); err != nil {
+		return slot, false, err
+	} else if n != nil {
+		candidates = append(candidates, d.b.t.slotsOf(n)...)
+	}
+	for _, s := range candidates {
+		if ok, err := d.keeps(s, id); err != nil || ok {
+			return s, ok, err
+		}
+	}
+	return slot, false, nil
+}
+
+// keeps reports whether a slot holds an inode in both states.
+func (d *differ) keeps(s checkpoint.Slot, id checkpoint.ID) (bool, error) {
+	for _, v := range []*view{d.a, d.b} {
+		if alive, err := v.dirAlive(s.Dir); err != nil || !alive {
+			return false, err
+		}
+		if o, err := v.lookup(s); err != nil || o.ID != id {
+			return false, err
+		}
+	}
+	return true, nil
 }
 
 // outside lists what was changed while nobody watched, as far as nothing more is known of it.
@@ -412,8 +446,9 @@ func (d *differ) outside() []found {
 
 // compare compares what two names lead to.
 func (d *differ) compare(was, is entry, oldPath, path string) (found, bool, error) {
-	d.done[was.occ.ID] = true
-	d.done[is.occ.ID] = true
+	if was.occ.ID == is.occ.ID { // of two inodes, each may have another name that it keeps
+		d.done[is.occ.ID] = true
+	}
 	f, changed, err := d.compareInode(was.occ.ID, is.occ.ID, is.occ.Mode&unix.S_IFMT)
 	f.Path = path
 	if oldPath != path {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/hyperfs/hyperfs/internal/treestate"
@@ -285,5 +286,26 @@ func TestANameInANewDirectoryDoesNotCountAfterIt(t *testing.T) {
 				t.Errorf("it has %d names, want 2", a.Nlink)
 			}
 		})
+	}
+}
+
+// A file with two names may change by one of them, while the other becomes another file.
+func TestDiffTellsOfAFileOfWhichOneNameWasReplaced(t *testing.T) {
+	s := newSpace(t, fillSmall)
+	s.snapshot()
+	s.write("temp", "another")
+	s.rename("temp", "a.txt", 0)
+	s.overwrite("dir/hard", "CHANGED", 0)
+	d, err := s.w.Diff(context.Background(), "", "", false)
+	s.ok(err)
+	var got []string
+	for _, c := range d.Changes {
+		if c.Kind != overlay.Modified || !slices.Contains(c.What, "content") {
+			continue
+		}
+		got = append(got, c.Path)
+	}
+	if want := []string{"a.txt", "dir/hard"}; !slices.Equal(got, want) {
+		t.Errorf("Diff tells of %q, want %q", got, want)
 	}
 }

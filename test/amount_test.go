@@ -39,7 +39,7 @@ func steps(t *testing.T, share int) int {
 // kills is how many kills a test with the given share (percent) of all makes.
 func kills(t *testing.T, share int) int {
 	t.Helper()
-	return max(amount(t, envKills, 240)*share/100, 1)
+	return max(amount(t, envKills, 210)*share/100, 1)
 }
 
 // seed begins what is random in a test. With CI=true it is always the same for one test, so that no change is blamed for what

@@ -24,7 +24,7 @@ import (
 
 func TestDifferentialBranchIsLikeAPlainDirectory(t *testing.T) {
 	for _, l := range []lower{
-		{name: "temp", share: 20, mount: func(t *testing.T) string { return t.TempDir() }, fill: seedTree},
+		{name: "temp", share: 12, mount: func(t *testing.T) string { return t.TempDir() }, fill: seedTree},
 		{name: "xfs", share: 5, mount: func(t *testing.T) string { return testfs.XFS(t, 512<<20) }, fill: seedTree},
 	} {
 		t.Run(l.name, func(t *testing.T) {

@@ -113,7 +113,7 @@ func TestDifferentialMountIsLikeAPlainDirectory(t *testing.T) {
 	needMount(t)
 	for _, l := range lowers {
 		t.Run(l.name, func(t *testing.T) {
-			l.share = max(l.share/4, 1)
+			l.share = max(l.share/7, 1)
 			gen := func() *ops.Generator {
 				g := everything()
 				g.NoShift = true

@@ -93,7 +93,7 @@ func TestDifferentialScanIsLikeAPlainDirectory(t *testing.T) {
 	}
 	for _, l := range lowers {
 		t.Run(l.name, func(t *testing.T) {
-			l.share = max(l.share/2, 1)
+			l.share = max(l.share/3, 1)
 			property{lower: l, gen: gen, open: func(ws string, _ uint32) (subject, error) { return newScanSubject(ws) }}.run(t)
 		})
 	}
