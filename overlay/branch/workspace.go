@@ -66,8 +66,11 @@ func (f *Workspace) pin(id string, fn func(*checkpoint.Tx, checkpoint.Checkpoint
 	return f.Workspace.Pin(id, pinOwner, fn)
 }
 
-// unpin gives the pins up that no layer needs any more.
+// unpin gives the pins up that no layer needs any more. While the branches are being opened it leaves that to open, which does it at the end.
 func (f *Workspace) unpin() (err error) {
+	if f.branches == nil {
+		return nil
+	}
 	needed := f.branches.PinnedEpochs()
 	for _, p := range f.Pins() {
 		if p.Owner == pinOwner && !slices.Contains(needed, p.Epoch) {

@@ -1,0 +1,81 @@
+package test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/hyperfs/hyperfs/checkpoint"
+	"github.com/hyperfs/hyperfs/test/ops"
+)
+
+// branchCase is a workspace with branches for a test of a few steps.
+type branchCase struct {
+	*testing.T
+	w *branchWorld
+}
+
+func newBranchCase(t *testing.T) *branchCase {
+	t.Helper()
+	dir := memory(t)
+	ws := filepath.Join(dir, "workspace")
+	if err := os.Mkdir(ws, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	w, err := newBranchWorld(dir, true, func(ws string) (branchHost, error) { return openDirect(ws, 0) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := w.close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return &branchCase{t, w}
+}
+
+// do executes operations, each of which must do what it does to plain directories.
+func (c *branchCase) do(list ...ops.Op) {
+	c.Helper()
+	for _, o := range list {
+		if err := c.w.do(o); err != nil {
+			c.Fatalf("%v\n%v", o, err)
+		}
+	}
+}
+
+// on makes operations be about a branch.
+func on(branch string, list ...ops.Op) []ops.Op {
+	for i := range list {
+		list[i].Branch = branch
+	}
+	return list
+}
+
+func write(path string, seed uint64) ops.Op {
+	return ops.Op{Kind: ops.Rewrite, Path: ops.Bytes(path), Mode: 0o644, Len: 1000, Seed: seed}
+}
+
+var snapshotOp, defaultOp = ops.Op{Kind: ops.Snapshot}, ops.Op{Kind: ops.Rollback, N: ops.ToDefault}
+
+func TestStartFreesWhatADroppedBranchHasLeft(t *testing.T) {
+	c := newBranchCase(t)
+	c.do(write("f", 1), snapshotOp, ops.Op{Kind: ops.Fork, Name: "b", N: 1})
+	h := c.w.host.(*directHost)
+	b, err := h.ws.Branch("b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.do(write("f", 2))
+	c.do(on("b", ops.Op{Kind: ops.DropBranch}, ops.Op{Kind: ops.GC})...)
+	if err := h.ws.Store().Update(func(tx *checkpoint.Tx) error { // as if it had died before it freed anything
+		return errors.Join(tx.PutLayer(checkpoint.Layer{Num: b.Layer, Epoch: b.Epoch}), tx.PutPin(checkpoint.Pin{Epoch: b.Epoch, Owner: "branches"}))
+	}); err != nil {
+		t.Fatal(err)
+	}
+	c.do(ops.Op{Kind: ops.Restart})
+	if pins := h.ws.Pins(); len(pins) > 0 {
+		t.Errorf("the pins %v are left", pins)
+	}
+}
