@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/hyperfs/hyperfs/checkpoint"
+	"github.com/hyperfs/hyperfs/internal/treestate"
+	"github.com/hyperfs/hyperfs/overlay"
 	"github.com/hyperfs/hyperfs/test/ops"
 )
 
@@ -78,4 +80,40 @@ func TestStartFreesWhatADroppedBranchHasLeft(t *testing.T) {
 	if pins := h.ws.Pins(); len(pins) > 0 {
 		t.Errorf("the pins %v are left", pins)
 	}
+}
+
+func TestRollbackGoesToWhatTheStateComesFrom(t *testing.T) {
+	for _, name := range []string{"", "b"} {
+		for what, between := range map[string][]ops.Op{
+			"nothing":             nil,
+			"a dropped one":       {write("f", 9), snapshotOp, {Kind: ops.Drop, N: 4}},
+			"a dry run":           {{Kind: ops.Merge, Branch: "c", Flags: ops.MergeDry, Name: overlay.ConflictReject}},
+			"the other's dry run": {{Kind: ops.Merge, Branch: "b", Flags: ops.MergeDry, Name: overlay.ConflictReject}},
+		} {
+			t.Run(name+" after "+what, func(t *testing.T) {
+				c := newBranchCase(t)
+				c.do(write("f", 1), snapshotOp, ops.Op{Kind: ops.Fork, Name: "b", N: 1}, ops.Op{Kind: ops.Fork, Name: "c", N: 1})
+				c.do(on("c", write("g", 1))...)
+				c.do(on(name, write("f", 2), snapshotOp, write("f", 3), snapshotOp, ops.Op{Kind: ops.Rollback, N: 2})...)
+				for _, o := range between {
+					if o.Kind != ops.Merge {
+						o.Branch = name
+					}
+					c.do(o)
+				}
+				c.do(on(name, write("f", 4), defaultOp)...)
+				want, ok := c.w.checkpoints[2].capture["f"]
+				got, err := treestate.Capture(c.w.lines[name].dir, treestate.Options{})
+				if err != nil || !ok || got["f"].Sum != want.Sum {
+					t.Errorf("it went elsewhere than to the checkpoint that the state came from: %v", err)
+				}
+			})
+		}
+	}
+}
+
+func TestRollbackOfABranchStaysAtTheForkPoint(t *testing.T) {
+	c := newBranchCase(t)
+	c.do(write("f", 1), snapshotOp, ops.Op{Kind: ops.Fork, Name: "b", N: 1})
+	c.do(on("b", write("f", 2), snapshotOp, ops.Op{Kind: ops.Rollback, N: ops.ToForkPoint}, write("f", 3), defaultOp)...)
 }
