@@ -117,3 +117,11 @@ func TestRollbackOfABranchStaysAtTheForkPoint(t *testing.T) {
 	c.do(write("f", 1), snapshotOp, ops.Op{Kind: ops.Fork, Name: "b", N: 1})
 	c.do(on("b", write("f", 2), snapshotOp, ops.Op{Kind: ops.Rollback, N: ops.ToForkPoint}, write("f", 3), defaultOp)...)
 }
+
+func TestMergeOfTheRootsAttributes(t *testing.T) {
+	c := newBranchCase(t)
+	c.do(write("f", 1), snapshotOp, ops.Op{Kind: ops.Fork, Name: "b", N: 1})
+	c.do(on("b", ops.Op{Kind: ops.Chmod, Path: ".", Mode: 0o750}, ops.Op{Kind: ops.SetXattr, Path: ".", Name: "user.a", Value: "x"},
+		ops.Op{Kind: ops.Merge, Name: overlay.ConflictReject})...)
+	c.do(ops.Op{Kind: ops.Undo}, ops.Op{Kind: ops.Restart})
+}
