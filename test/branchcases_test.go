@@ -2,6 +2,7 @@ package test
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"github.com/hyperfs/hyperfs/internal/treestate"
 	"github.com/hyperfs/hyperfs/overlay"
 	"github.com/hyperfs/hyperfs/test/ops"
+	"golang.org/x/sys/unix"
 )
 
 // branchCase is a workspace with branches for a test of a few steps.
@@ -116,6 +118,38 @@ func TestRollbackOfABranchStaysAtTheForkPoint(t *testing.T) {
 	c := newBranchCase(t)
 	c.do(write("f", 1), snapshotOp, ops.Op{Kind: ops.Fork, Name: "b", N: 1})
 	c.do(on("b", write("f", 2), snapshotOp, ops.Op{Kind: ops.Rollback, N: ops.ToForkPoint}, write("f", 3), defaultOp)...)
+}
+
+func TestMergeOfDirectoriesThatTookEachOthersPlace(t *testing.T) {
+	mkdir := func(path string) ops.Op { return ops.Op{Kind: ops.Mkdir, Path: ops.Bytes(path), Mode: 0o755} }
+	move := func(from, to string, flags uint32) ops.Op {
+		return ops.Op{Kind: ops.Rename, Path: ops.Bytes(from), To: ops.Bytes(to), Flags: flags}
+	}
+	for what, moves := range map[string][]ops.Op{
+		"over an empty one": {move("d", "empty", 0)},
+		"and a new one":     {move("d", "x", 0), mkdir("d"), write("d/g", 5)},
+		"exchanged":         {move("d", "e", unix.RENAME_EXCHANGE)},
+		"in a ring":         {move("d", "x", 0), move("e", "d", 0), move("x", "e", 0)},
+	} {
+		for _, parent := range []string{"", "b"} {
+			t.Run(fmt.Sprintf("%s, parent %q", what, parent), func(t *testing.T) {
+				c := newBranchCase(t)
+				c.do(mkdir("d"), mkdir("e"), mkdir("empty"), write("d/f", 1), write("e/f", 2), snapshotOp)
+				c.do(ops.Op{Kind: ops.Fork, Name: "b", N: 1})
+				c.do(on("b", write("h", 3), snapshotOp)...)
+				n := 1
+				if parent != "" {
+					n = 2
+				}
+				c.do(ops.Op{Kind: ops.Fork, Name: "c", N: n})
+				c.do(on("c", moves...)...)
+				c.do(ops.Op{Kind: ops.Merge, Branch: "c", Name: overlay.ConflictReject})
+				if c.w.merges != 1 {
+					t.Error("it was not merged")
+				}
+			})
+		}
+	}
 }
 
 func TestMergeOfTheRootsAttributes(t *testing.T) {

@@ -266,6 +266,12 @@ func (d *differ) match() ([]found, error) {
 		if !ok || was.Type != is.Type {
 			continue
 		}
+		if moved, err := d.dirMoved(was, is); moved || err != nil {
+			if err != nil {
+				return nil, err
+			}
+			continue
+		}
 		f, changed, err := d.compareNames(was, is, path)
 		if err != nil {
 			return nil, err
@@ -302,6 +308,18 @@ func (d *differ) match() ([]found, error) {
 		delete(d.added, paths[0])
 	}
 	return d.created(list)
+}
+
+// dirMoved reports whether a name leads to another directory, and one of the two is elsewhere in the other state. What it has in it moved
+// along and is not listed, so only the rename can tell of that.
+func (d *differ) dirMoved(was, is checkpoint.LayerSlot) (bool, error) {
+	if was.ID == is.ID || was.Type != unix.S_IFDIR {
+		return false, nil
+	}
+	if moved, err := d.b.dirAlive(was.ID); moved || err != nil {
+		return moved, err
+	}
+	return d.a.dirAlive(is.ID)
 }
 
 func (d *differ) lost(path string, was checkpoint.LayerSlot) (found, error) {
