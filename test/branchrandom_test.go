@@ -29,13 +29,13 @@ type branchLife struct {
 	openHost func(workspace string, variant uint32) (branchHost, error)
 }
 
-// branchNext chooses an operation.
-func branchNext(c ops.Chooser, g *ops.Generator, w *branchWorld) (ops.Op, error) {
+// branchNext chooses an operation, one of so many being about branches.
+func branchNext(c ops.Chooser, g *ops.Generator, w *branchWorld, rarely int) (ops.Op, error) {
 	names := slices.Sorted(maps.Keys(w.lines))
 	l := w.lines[names[c.Intn("line", len(names))]]
 	var o ops.Op
 	ok := false
-	if c.Intn("branches", 6) == 0 {
+	if c.Intn("branches", rarely) == 0 {
 		o, ok = ofBranches(c, w, l)
 	}
 	if !ok {
@@ -108,7 +108,7 @@ func (p branchLife) random(base string, seed uint64, n int) (list []ops.Op, w *b
 	g := p.gen()
 	g.NoMoves = !w.moves
 	for range n {
-		o, err := branchNext(c, g, w)
+		o, err := branchNext(c, g, w, 4)
 		if err != nil {
 			return list, w, err
 		}
@@ -179,8 +179,8 @@ func (p branchLife) run(t *testing.T, length int) {
 		}
 	})
 	t.Logf("%d merges, %d of them foreseen path by path, %d refused", merges, exact, conflicts)
-	if !t.Failed() && (merges == 0 || conflicts == 0) {
-		t.Error("there were no merges, or none that was refused: this proves nothing")
+	if !t.Failed() && steps(t, p.share) >= 2000 && min(merges, conflicts, exact) == 0 {
+		t.Error("a kind of merge was never made: this proves nothing of it")
 	}
 }
 

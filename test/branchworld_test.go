@@ -269,7 +269,7 @@ func (w *branchWorld) arrived(l *line, m *mark) error {
 	if err := errors.Join(treestate.Copy(m.copy, dir), l.follow(dir)); err != nil {
 		return err
 	}
-	return w.compareAll()
+	return w.compareTo(l, now)
 }
 
 func (w *branchWorld) undo(l *line) error {
@@ -315,7 +315,7 @@ func (w *branchWorld) forget(o ops.Op) (err error) {
 	if _, err := w.host.Rollback(m.line.name, m.id, false); err == nil {
 		return errors.New("a checkpoint that is not active was rolled back to")
 	}
-	return errors.Join(w.allActive(), w.compareAll())
+	return w.allActive()
 }
 
 // allActive proves that exactly the branches and checkpoints that should be active are.
