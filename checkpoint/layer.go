@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/hyperfs/hyperfs/internal/crash"
 	"github.com/hyperfs/hyperfs/internal/errs"
 )
 
@@ -229,6 +230,7 @@ func (s *Store) DropLayers(layers []uint64) (pool []uint64, err error) {
 	if err := s.deleteKeys(keys); err != nil { // first, as the layers' own records say that these are there
 		return nil, err
 	}
+	crash.Point("layers-emptied")
 	return pool, s.Update(func(tx *Tx) error {
 		for _, num := range layers {
 			if err := tx.delete(numKey(keyLayer, num)); err != nil {

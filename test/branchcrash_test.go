@@ -1,6 +1,7 @@
 package test
 
 import (
+	"cmp"
 	"encoding/gob"
 	"encoding/json"
 	"errors"
@@ -209,6 +210,7 @@ func killBranchesEverywhere(t *testing.T, seed uint64, n int) (killed int) {
 	r := rand.New(rand.NewPCG(seed, 3))
 	points := slices.Sorted(maps.Keys(passes))
 	r.Shuffle(len(points), func(i, j int) { points[i], points[j] = points[j], points[i] })
+	slices.SortStableFunc(points, func(a, b string) int { return cmp.Compare(ofMain(a), ofMain(b)) })
 	for i := range n {
 		point := points[i%len(points)]
 		at := fmt.Sprintf("%s:%d", point, 1+r.IntN(passes[point]))
@@ -229,6 +231,16 @@ func killBranchesEverywhere(t *testing.T, seed uint64, n int) (killed int) {
 		}
 	}
 	return killed
+}
+
+// ofMain is 0 for the points of branches and merges, which come first, and 1 for the others.
+func ofMain(point string) int {
+	for _, of := range []string{"branch-", "merge-", "edit-", "layers-", "journal-"} {
+		if strings.HasPrefix(point, of) {
+			return 0
+		}
+	}
+	return 1
 }
 
 func TestCrashOfBranchesAtRandomLosesNothing(t *testing.T) {

@@ -71,6 +71,7 @@ func (m *Manager) free() (overlay.GCResult, error) {
 		if err := m.cfg.Unpinned(); err != nil {
 			return res, err
 		}
+		crash.Point("branch-unpinned")
 	}
 	for _, num := range pool {
 		res.Bytes += m.allocated(num)
