@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/hyperfs/hyperfs/internal/crash"
 	"github.com/hyperfs/hyperfs/internal/errs"
 )
 
@@ -371,6 +372,7 @@ func (s *Store) DropLayers(layers []Layer) (pool []uint64, err error) {
 	if err := s.deleteKeys(keys); err != nil { // first, as the layers' own records say that these are there
 		return nil, err
 	}
+	crash.Point("layers-emptied")
 	return pool, s.Update(func(tx *Tx) error {
 		for _, l := range layers {
 			if err := tx.delete(numKey(keyLayer, l.Num)); err != nil {

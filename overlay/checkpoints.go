@@ -203,12 +203,17 @@ func (w *Workspace) Children(id string, includeInactive bool) ([]checkpoint.Chec
 	}), nil
 }
 
-// newest gives the checkpoint that the live state comes from, and where that is not active any more the newest one that is.
+// newest gives the checkpoint that the live state comes from, and where that is not active any more the nearest before it that is. Where there is
+// none, it is the newest one of all.
 func (w *Workspace) newest() (checkpoint.Checkpoint, bool) {
 	w.list.RLock()
 	defer w.list.RUnlock()
-	if c := w.checkpoints[w.head]; c != nil && c.Status == checkpoint.Active {
-		return *c, true
+	c := w.checkpoints[w.head]
+	for n := 0; c != nil && n <= len(w.checkpoints); n++ {
+		if c.Status == checkpoint.Active && c.CreatedBy != "rollback" {
+			return *c, true
+		}
+		c = w.checkpoints[c.Parent]
 	}
 	var best *checkpoint.Checkpoint
 	for _, c := range w.checkpoints {

@@ -98,11 +98,18 @@ type pathEnd struct {
 	occ  checkpoint.Occupant // zero where nothing is there
 }
 
+// isRoot reports whether it is the root, which stays where it is.
+func (f pathEnd) isRoot() bool { return f.slot == checkpoint.Slot{} }
+
 func (f pathEnd) isDir() bool { return f.occ.Mode&unix.S_IFMT == unix.S_IFDIR }
 
-// find walks a workspace-relative path. Only its last name may be missing.
+// find walks a workspace-relative path. Only its last name may be missing. "." is the root, which has no slot.
 func (e *Editor) find(path string) (pathEnd, error) {
 	dir := e.t.identity(e.t.root)
+	if path == "." {
+		a, err := e.t.GetAttr(e.t.root, nil)
+		return pathEnd{occ: checkpoint.Occupant{ID: dir, Mode: a.Mode, Mtime: a.Mtime.Nano()}}, err
+	}
 	parts := strings.Split(path, "/")
 	for i, name := range parts {
 		if name == "" || name == "." || name == ".." || strings.IndexByte(name, 0) >= 0 {
@@ -181,6 +188,9 @@ func (e *Editor) Remove(path string) error {
 	if err != nil {
 		return err
 	}
+	if f.isRoot() {
+		return unix.EBUSY
+	}
 	if f.isDir() {
 		if err := e.empty(f.occ.ID); err != nil {
 			return err
@@ -239,6 +249,9 @@ func (e *Editor) Rename(from, to string) error {
 	f, err := e.existing(from)
 	if err != nil {
 		return err
+	}
+	if f.isRoot() {
+		return unix.EBUSY
 	}
 	g, err := e.vacant(to)
 	if err != nil {

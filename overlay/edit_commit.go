@@ -66,6 +66,7 @@ func (e *Editor) prepare(since checkpoint.Checkpoint, o EditOptions) (*restorer,
 	if err := e.protect(); err != nil {
 		return nil, err
 	}
+	crash.Point("edit-protected")
 	c, err := e.pretend(o)
 	if err != nil {
 		return nil, err
@@ -170,6 +171,7 @@ func (e *Editor) pretend(o EditOptions) (checkpoint.Checkpoint, error) {
 	if err := e.writePretended(e.t.epoch + 1); err != nil {
 		return checkpoint.Checkpoint{}, err
 	}
+	crash.Point("edit-written")
 	w.list.RLock()
 	at := time.Now()
 	c := checkpoint.Checkpoint{
@@ -200,6 +202,7 @@ func (e *Editor) writePretended(epoch checkpoint.Epoch) error {
 			return err
 		}
 		delete(e.staged, id) // the collector has it now
+		crash.Point("edit-staged")
 	}
 	b := e.w.store.NewBatch()
 	defer b.Cancel()

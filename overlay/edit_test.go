@@ -163,6 +163,30 @@ func TestAnEditIsMadeWholeAndCanBeUndone(t *testing.T) {
 	s.same(old)
 }
 
+func TestAnEditChangesTheRoot(t *testing.T) {
+	s := newSpace(t, fillSmall)
+	since := s.snapshot()
+	before := s.state()
+	s.ok(s.edit(since, func(e *overlay.Editor) error {
+		for _, err := range []error{e.Remove("."), e.Rename(".", "root")} {
+			if err != unix.EBUSY {
+				t.Errorf("the root was moved or removed: %v", err)
+			}
+		}
+		a, xs, err := e.Stat(".")
+		s.ok(err)
+		a.Mode, a.Mtime = 0o750, editTime
+		return errors.Join(e.Make("new.txt", file(0o600, "new")), e.SetAttr(".", a, append(xs, checkpoint.Xattr{Name: "user.made", Value: []byte("x")})))
+	}))
+	root := s.state()["."]
+	if root.Mode&0o7777 != 0o750 || root.Xattrs["user.made"] != "x" || root.Mtime != editTime.Nano() {
+		t.Errorf("the root is %+v", root)
+	}
+	s.undo()
+	s.same(before)
+	s.sound()
+}
+
 func TestAnEditorShowsWhatWillBe(t *testing.T) {
 	s := newSpace(t, fillSmall)
 	since := s.snapshot()

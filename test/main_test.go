@@ -11,6 +11,7 @@ import (
 
 func TestMain(m *testing.M) {
 	become(envVictim, victim)
+	become(envBranchVictim, branchVictim)
 	become(envHands, serveHands)
 	flag.Parse()
 	// Failures are kept as logs of operations, which say more than rapid's own files.

@@ -24,14 +24,19 @@ func minimiseFor() time.Duration {
 	return time.Minute
 }
 
-// minimise finds the few operations of a log that are enough for a failure, and saves them beside it.
 func (p property) minimise(t *testing.T, base, log string) {
+	t.Helper()
+	minimise(t, log, func(list []ops.Op) error { return p.execute(base, list) })
+}
+
+// minimise finds the few operations of a log that are enough for a failure, and saves them beside it.
+func minimise(t *testing.T, log string, execute func([]ops.Op) error) {
 	list, err := readLog(log)
 	if err != nil {
 		t.Error(err)
 		return
 	}
-	why := p.execute(base, list)
+	why := execute(list)
 	if why == nil {
 		t.Logf("the operations in %s fail only sometimes", log)
 		return
@@ -41,7 +46,7 @@ func (p property) minimise(t *testing.T, base, log string) {
 		if time.Now().After(end) {
 			return false
 		}
-		err := p.execute(base, rest)
+		err := execute(rest)
 		same := err != nil && symptom(err) == symptom(why)
 		if same {
 			why = err

@@ -60,18 +60,22 @@ const (
 	lowBlockSize = 4 << 10
 )
 
+func (o treeOptions) config(dir string) overlay.Config {
+	tier, hot := strings.CutSuffix(o.Tier, " hot")
+	cfg := overlay.Config{Workspace: dir, Tier: tier, Hot: overlay.HotConfig{Off: !hot}}
+	if o.Large {
+		cfg.LargeMin, cfg.BlockSize = lowLargeMin, lowBlockSize
+	}
+	return cfg
+}
+
 func newTreeSubject(dir string, o treeOptions) (*treeSubject, error) {
 	s := &treeSubject{dir: dir, o: o}
 	return s, s.open()
 }
 
 func (s *treeSubject) open() error {
-	tier, hot := strings.CutSuffix(s.o.Tier, " hot")
-	cfg := overlay.Config{Workspace: s.dir, Tier: tier, Hot: overlay.HotConfig{Off: !hot}}
-	if s.o.Large {
-		cfg.LargeMin, cfg.BlockSize = lowLargeMin, lowBlockSize
-	}
-	ws, err := overlay.Open(cfg)
+	ws, err := overlay.Open(s.o.config(s.dir))
 	if err != nil {
 		return err
 	}
@@ -82,12 +86,14 @@ func (s *treeSubject) open() error {
 }
 
 // Capture compares what the tree tells with what is on the lower (invariant I1), and gives it.
-func (s *treeSubject) Capture() (treestate.State, error) {
-	through, err := s.fs.Capture()
+func (s *treeSubject) Capture() (treestate.State, error) { return captureBoth(s.fs, s.dir) }
+
+func captureBoth(fs *treefs.FS, dir string) (treestate.State, error) {
+	through, err := fs.Capture()
 	if err != nil {
 		return nil, err
 	}
-	lower, err := treestate.Capture(s.dir, treestate.Options{Holes: true})
+	lower, err := treestate.Capture(dir, treestate.Options{Holes: true})
 	if err != nil {
 		return nil, err
 	}

@@ -51,6 +51,7 @@ func (m *Manager) Edit(ctx context.Context, name, since, message string, fn func
 	if err != nil {
 		return fail(err)
 	}
+	crash.Point("branch-adopted")
 	v.tell(told)
 	res.Checkpoint, res.Duration = since, time.Since(start)
 	return res, nil

@@ -133,6 +133,7 @@ func (m *Manager) remove(gone []checkpoint.Layer, res *overlay.GCResult) error {
 		if err := m.cfg.Unpinned(m.PinnedEpochs()); err != nil {
 			return err
 		}
+		crash.Point("branch-unpinned")
 	}
 	for _, num := range pool {
 		res.Bytes += m.allocated(num)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/hyperfs/hyperfs/checkpoint"
+	"github.com/hyperfs/hyperfs/internal/crash"
 	"github.com/hyperfs/hyperfs/internal/errs"
 	"github.com/hyperfs/hyperfs/overlay"
 	"github.com/hyperfs/hyperfs/overlay/merge"
@@ -131,6 +132,7 @@ func (j *join) close() {
 
 // run merges, and plans anew where the parent was changed meanwhile.
 func (j *join) run(ctx context.Context) (err error) {
+	crash.Point("merge-sealed")
 	for range mergeTries {
 		if j.b.Parent == Main {
 			err = j.intoMain(ctx)
@@ -144,10 +146,12 @@ func (j *join) run(ctx context.Context) (err error) {
 	if err != nil || j.o.DryRun {
 		return err
 	}
+	crash.Point("merge-made")
 	if err := j.f.branches.Merged(ctx, j.b.Name); err != nil {
 		return err // its changes are in the parent, and merging it once more changes nothing
 	}
 	j.result.Merged = true
+	crash.Point("merge-ended")
 	j.f.ended("merge", j.b.Name)
 	for _, name := range j.others {
 		if err := j.f.DropBranch(ctx, name); err != nil {

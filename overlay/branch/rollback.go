@@ -67,12 +67,17 @@ func (m *Manager) target(op string, b *checkpoint.Branch, id string) (target, er
 	return target{id: c.ID, layer: c.Layer, head: head, c: c}, usable(op, &c.Checkpoint)
 }
 
-// newest gives the checkpoint that the live state comes from, and where that is not active any more the newest one that is. The caller holds mu.
+// newest gives the checkpoint that the live state comes from, and where that is not active any more the nearest before it that is; nil where there
+// is none, so that it comes from the fork point. The caller holds mu.
 func (m *Manager) newest(b *checkpoint.Branch) *checkpoint.BranchCheckpoint {
-	if c := m.checkpoints[b.Head]; c != nil && c.Status == checkpoint.Active {
-		return c
+	c := m.checkpoints[b.Head]
+	for n := 0; c != nil && c.BranchNum == b.Num && n <= len(m.checkpoints); n++ {
+		if c.Status == checkpoint.Active && c.CreatedBy != createdByRollback {
+			return c
+		}
+		c = m.checkpoints[c.Parent]
 	}
-	return m.latest(b.Num, func(c *checkpoint.BranchCheckpoint) bool { return c.CreatedBy != createdByRollback })
+	return nil
 }
 
 // undoPoint gives the checkpoint of the state before the last rollback. The caller holds mu.

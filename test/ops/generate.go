@@ -32,6 +32,7 @@ type Generator struct {
 	NoDiscard     bool // no rollback without an undo checkpoint
 	NoStaleWrites bool // no writes through handles from before a rollback
 	NoShift       bool // no fallocate that shifts what follows: the kernel's FUSE has neither collapse nor insert
+	NoMoves       bool // nothing old gets another name or place
 	nextHandle    int
 	nextTmp       int
 }
@@ -116,6 +117,8 @@ func (g *Generator) allows(k Kind) bool {
 		return g.Checkpoints && !g.Simple && !g.NoHandles && !g.NoStaleWrites
 	case Chown:
 		return g.Root
+	case Rename, Link:
+		return !g.NoMoves
 	}
 	return !g.Simple && !g.NoHandles || !strings.HasPrefix(string(k), "h")
 }

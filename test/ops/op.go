@@ -67,6 +67,26 @@ const (
 	StaleWrites Kind = "stale-writes"
 )
 
+// The operations on branches. All others are about the branch that Op.Branch names, too.
+const (
+	Fork       Kind = "fork"        // the branch Name, of checkpoint N
+	Merge      Kind = "merge"       // the branch into its parent; Name is the policy, Flags are of MergeDry and MergeAlone
+	DropBranch Kind = "drop-branch" //
+	Look       Kind = "look"        // at what was at checkpoint N
+)
+
+// Flags of Merge.
+const (
+	MergeDry   = 1 << iota // only say what would be done
+	MergeAlone             // drop the other branches of the parent
+)
+
+// What N means in a rollback of a branch, besides a checkpoint.
+const (
+	ToForkPoint = -1
+	ToDefault   = -2 // where a rollback goes that names nothing
+)
+
 // Op is one operation. Its fields mean what its Kind says.
 type Op struct {
 	Kind   Kind   `json:"kind"`
@@ -84,6 +104,7 @@ type Op struct {
 	Time   int64  `json:"time,omitempty"` // ns since 1970
 	Handle int    `json:"handle,omitempty"`
 	N      int    `json:"n,omitempty"`
+	Branch string `json:"branch,omitempty"` // "" is main
 }
 
 // Bytes is a string of any bytes that survives JSON.

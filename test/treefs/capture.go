@@ -15,7 +15,7 @@ import (
 // Capture is treestate.Capture through the tree: what its callers see, with the names that the FS remembers.
 func (f *FS) Capture() (treestate.State, error) {
 	defer f.begin()()
-	c := &capturer{fs: f, state: make(treestate.State), names: make(map[overlay.Inode][]string)}
+	c := &capturer{fs: f, state: make(treestate.State), names: make(map[overlay.Inode][]string), buf: make([]byte, 64<<10)}
 	if err := c.dir(f.vol.Root(), "."); err != nil {
 		return nil, err
 	}
@@ -34,6 +34,7 @@ type capturer struct {
 	fs    *FS
 	state treestate.State
 	names map[overlay.Inode][]string // the paths of each node
+	buf   []byte
 }
 
 func (c *capturer) dir(n overlay.Inode, path string) error {
@@ -99,8 +100,7 @@ func (c *capturer) sum(n overlay.Inode) (sum [32]byte, err error) {
 		return sum, err
 	}
 	defer h.Release()
-	hash := sha256.New()
-	buf := make([]byte, 64<<10)
+	hash, buf := sha256.New(), c.buf
 	for off := int64(0); ; {
 		k, err := h.ReadAt(buf, off)
 		hash.Write(buf[:k])
@@ -116,7 +116,7 @@ func (c *capturer) sum(n overlay.Inode) (sum [32]byte, err error) {
 }
 
 func (c *capturer) xattrs(n overlay.Inode) (map[string]string, error) {
-	buf := make([]byte, 64<<10)
+	buf := c.buf
 	k, err := c.fs.vol.ListXattr(n, buf)
 	if err != nil || k == 0 {
 		return nil, err

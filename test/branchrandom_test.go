@@ -1,0 +1,226 @@
+package test
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"testing"
+
+	"github.com/hyperfs/hyperfs/internal/testfs"
+	"github.com/hyperfs/hyperfs/overlay"
+	"github.com/hyperfs/hyperfs/test/ops"
+	"github.com/hyperfs/hyperfs/test/treefs"
+)
+
+// maxBranches is how many branches a random life has at a time.
+const maxBranches = 5
+
+// movesVariant is the bit of a variant that says whether names are moved: a life without that has merges that can be foreseen path by path.
+const movesVariant = 8
+
+// branchLife is random operations on main and on branches.
+type branchLife struct {
+	property
+	openHost func(workspace string, variant uint32) (branchHost, error)
+}
+
+// branchNext chooses an operation, one of so many being about branches.
+func branchNext(c ops.Chooser, g *ops.Generator, w *branchWorld, rarely int) (ops.Op, error) {
+	names := slices.Sorted(maps.Keys(w.lines))
+	l := w.lines[names[c.Intn("line", len(names))]]
+	var o ops.Op
+	ok := false
+	if c.Intn("branches", rarely) == 0 {
+		o, ok = ofBranches(c, w, l)
+	}
+	if !ok {
+		v, err := w.view(l)
+		if err != nil {
+			return o, err
+		}
+		o = g.Next(c, v)
+	}
+	o.Branch = l.name
+	return o, nil
+}
+
+var policies = []string{overlay.ConflictReject, overlay.ConflictOurs, overlay.ConflictTheirs, overlay.ConflictMerge}
+
+// ofBranches chooses an operation that lines without branches don't have.
+func ofBranches(c ops.Chooser, w *branchWorld, l *line) (o ops.Op, ok bool) {
+	numbers := slices.Sorted(maps.Keys(w.checkpoints))
+	newest := func() int { return numbers[len(numbers)-1-c.Intn("checkpoint", len(numbers))] }
+	switch k := c.Intn("branch kind", 16); {
+	case k < 5 && len(numbers) > 0 && len(w.lines) <= maxBranches:
+		return ops.Op{Kind: ops.Fork, Name: fmt.Sprintf("b%d", w.copies), N: newest()}, true
+	case k < 10 && l.parent != nil:
+		o = ops.Op{Kind: ops.Merge, Name: policies[c.Intn("policy", len(policies))]}
+		switch c.Intn("how", 8) {
+		case 6:
+			o.Flags = ops.MergeDry
+		case 7:
+			o.Flags = ops.MergeAlone
+		}
+		return o, true
+	case k < 11 && l.parent != nil:
+		return ops.Op{Kind: ops.DropBranch}, true
+	case k < 12 && l.parent != nil:
+		return ops.Op{Kind: ops.Rollback, N: ops.ToForkPoint}, true
+	case k < 13:
+		return ops.Op{Kind: ops.Rollback, N: ops.ToDefault}, true
+	case len(numbers) > 0:
+		return ops.Op{Kind: ops.Look, N: newest()}, true
+	}
+	return o, false
+}
+
+func (p branchLife) newWorld(base string, variant uint32) (*branchWorld, error) {
+	dir, err := os.MkdirTemp(base, "world-")
+	if err != nil {
+		return nil, err
+	}
+	if err := p.newWorkspace(dir); err != nil {
+		return nil, err
+	}
+	return newBranchWorld(dir, variant&movesVariant == 0, func(ws string) (branchHost, error) { return p.openHost(ws, variant) })
+}
+
+// random makes and executes n operations that depend on seed alone. It gives the operations up to a failure.
+func (p branchLife) random(base string, seed uint64, n int) (list []ops.Op, w *branchWorld, err error) {
+	c := seeded{rand.New(rand.NewPCG(seed, 0))}
+	variant := uint32(c.IntN(2 * movesVariant))
+	list = []ops.Op{{Kind: ops.Variant, Flags: variant}}
+	if w, err = p.newWorld(base, variant); err != nil {
+		return list, w, err
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("panic: %v\n%s", r, debug.Stack())
+			return // locks may be held
+		}
+		err = errors.Join(err, w.close())
+	}()
+	g := p.gen()
+	g.NoMoves = !w.moves
+	for range n {
+		o, err := branchNext(c, g, w, 4)
+		if err != nil {
+			return list, w, err
+		}
+		list = append(list, o)
+		if err := within(hangAfter, func() error { return w.do(o) }); err != nil {
+			return list, w, fmt.Errorf("%v\n%w", o, err)
+		}
+	}
+	return list, w, w.finish()
+}
+
+func (p branchLife) execute(base string, list []ops.Op) error {
+	return within(hangAfter, func() (err error) {
+		variant := uint32(0)
+		if len(list) > 0 && list[0].Kind == ops.Variant {
+			variant, list = list[0].Flags, list[1:]
+		}
+		w, err := p.newWorld(base, variant)
+		if err != nil {
+			return err
+		}
+		defer func() {
+			if r := recover(); r != nil {
+				err = fmt.Errorf("panic: %v\n%s", r, debug.Stack())
+				return
+			}
+			err = errors.Join(err, w.close())
+		}()
+		for _, o := range list {
+			if err := w.do(o); err != nil {
+				return fmt.Errorf("%v\n%w", o, err)
+			}
+		}
+		return w.finish()
+	})
+}
+
+// run lives lives of so many operations for a share of all steps.
+func (p branchLife) run(t *testing.T, length int) {
+	base := p.mount(t)
+	if log := os.Getenv(envReplay); log != "" {
+		list, err := readLog(log)
+		if err == nil {
+			err = p.execute(base, list)
+		}
+		if err != nil {
+			t.Error(err)
+			minimise(t, log, func(list []ops.Op) error { return p.execute(base, list) })
+		}
+		return
+	}
+	seed := seed(t)
+	merges, conflicts, exact := 0, 0, 0
+	repeat(t, p.share, func() {
+		for range max(steps(t, p.share)/length, 1) {
+			seed++
+			list, w, err := p.random(base, seed, length)
+			if err != nil {
+				log := p.logName()
+				t.Errorf("seed %d: %v", seed, err)
+				if err := saveLog(log, list); err != nil {
+					t.Error(err)
+				}
+				minimise(t, log, func(list []ops.Op) error { return p.execute(base, list) })
+				return
+			}
+			merges, conflicts, exact = merges+w.merges, conflicts+w.conflicts, exact+w.exact
+		}
+	})
+	t.Logf("%d merges, %d of them foreseen path by path, %d refused", merges, exact, conflicts)
+	if !t.Failed() && steps(t, p.share) >= 2000 && min(merges, conflicts, exact) == 0 {
+		t.Error("a kind of merge was never made: this proves nothing of it")
+	}
+}
+
+func TestDifferentialBranchesAreLikePlainDirectories(t *testing.T) {
+	for _, l := range []lower{
+		{name: "tmpfs", share: 100, mount: func(t *testing.T) string { return testfs.Tmpfs(t, 1<<30) }, fill: seedTree},
+		{name: "ext4", share: 30, mount: func(t *testing.T) string { return testfs.Ext4(t, 512<<20) }, fill: seedTree},
+	} {
+		t.Run(l.name, func(t *testing.T) {
+			t.Parallel()
+			branchLife{property{lower: l, gen: inBranch}, openDirect}.run(t, 250)
+		})
+	}
+}
+
+// openDirect opens main and branches without FUSE.
+func openDirect(ws string, variant uint32) (branchHost, error) {
+	o := treeOptions{Options: treefs.Options{KeepNames: variant&1 != 0}, Large: variant&4 != 0}
+	if variant&2 != 0 {
+		o.Tier += " hot"
+	}
+	return newDirectHost(ws, o)
+}
+
+func TestDifferentialBranchesInTheMountAreLikePlainDirectories(t *testing.T) {
+	needMount(t)
+	l := lower{name: "branches-mount", share: 5, mount: func(t *testing.T) string { return testfs.Tmpfs(t, 1<<30) }, fill: seedTree}
+	gen := func() *ops.Generator {
+		g := inBranch()
+		g.NoShift = true
+		return g
+	}
+	branchLife{property{lower: l, gen: gen}, func(ws string, variant uint32) (branchHost, error) {
+		var o mountOptions
+		if variant&1 != 0 {
+			o.flags = append(o.flags, "--no-passthrough")
+		}
+		if variant&4 != 0 {
+			o.flags = append(o.flags, "--large-min", strconv.Itoa(lowLargeMin), "--block-size", strconv.Itoa(lowBlockSize))
+		}
+		return newMountHost(ws, o)
+	}}.run(t, 150)
+}

@@ -1,0 +1,553 @@
+package test
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/hyperfs/hyperfs/internal/treestate"
+	"github.com/hyperfs/hyperfs/test/ops"
+)
+
+// branchWorld is a workspace with branches, and a plain directory for every line that must always agree with it.
+type branchWorld struct {
+	dir    string // holds the workspace
+	spares string // holds the models
+	moves  bool   // operations move names: then what a merge comes to can't be told path by path
+	host   branchHost
+	lines  map[string]*line // by name; main is ""
+
+	checkpoints map[int]*mark // active ones, by number
+	last        int           // number of the newest
+	copies      int           // numbers the models
+	merges      int           // that changed something
+	conflicts   int           // merges that were refused
+	exact       int           // merges of which every path was foreseen
+}
+
+// line is main or a branch.
+type line struct {
+	name   string
+	parent *line // nil for main
+	base   *mark // the fork point; nil for main
+	head   *mark // the checkpoint that the state comes from; nil where that is the fork point, or none
+	undo   *mark // what undo would go back to
+	tree   lineTree
+	model  *ops.DirFS
+	dir    string // of the model
+	mapped map[int]bool
+	*ops.Executor
+}
+
+// mark is what a checkpoint must bring back.
+type mark struct {
+	n       int
+	line    *line
+	parent  *mark
+	id      string
+	capture treestate.State
+	copy    string // of the model
+}
+
+func newBranchWorld(dir string, moves bool, open func(workspace string) (branchHost, error)) (*branchWorld, error) {
+	w := &branchWorld{dir: dir, moves: moves, lines: map[string]*line{}, checkpoints: map[int]*mark{}}
+	ws := filepath.Join(dir, "workspace")
+	w.spares = filepath.Join(dir, "models") // on the same filesystem, whose errors they must give
+	if err := os.Mkdir(w.spares, 0o700); err != nil {
+		return nil, err
+	}
+	model := w.nextCopy()
+	if err := treestate.Copy(ws, model); err != nil {
+		return nil, err
+	}
+	var err error
+	if w.host, err = open(ws); err != nil {
+		return w, err
+	}
+	return w, w.enter(&line{}, model)
+}
+
+// enter begins with a line, whose model is in dir.
+func (w *branchWorld) enter(l *line, dir string) (err error) {
+	if l.tree, err = w.host.Enter(l.name); err != nil {
+		return err
+	}
+	w.lines[l.name] = l
+	return l.follow(dir)
+}
+
+// follow makes a directory the model.
+func (l *line) follow(dir string) (err error) {
+	if l.model != nil {
+		err = errors.Join(l.CloseHandles(), l.model.Close(), treestate.Remove(l.dir))
+	}
+	l.dir, l.mapped = dir, map[int]bool{}
+	if err == nil {
+		l.model, err = ops.OpenDirFS(dir)
+	}
+	l.Executor = ops.NewExecutor(l.model)
+	return err
+}
+
+func (w *branchWorld) nextCopy() string {
+	w.copies++
+	return filepath.Join(w.spares, strconv.Itoa(w.copies))
+}
+
+// close ends everything.
+func (w *branchWorld) close() error {
+	var errs []error
+	for _, l := range w.lines {
+		errs = append(errs, l.CloseHandles(), l.model.Close(), l.tree.Leave())
+	}
+	if w.host != nil {
+		errs = append(errs, w.host.Close())
+	}
+	return errors.Join(append(errs, treestate.Remove(w.dir))...)
+}
+
+// do executes one operation. What it is about may not be there, as a shrunk sequence may have lost it.
+func (w *branchWorld) do(o ops.Op) error {
+	l := w.lines[o.Branch]
+	if l == nil {
+		return nil
+	}
+	switch o.Kind {
+	case ops.Snapshot:
+		return w.snapshot(l)
+	case ops.Rollback:
+		return w.rollback(l, o)
+	case ops.Undo:
+		return w.undo(l)
+	case ops.Drop, ops.Promote:
+		return w.forget(o)
+	case ops.Restart:
+		return w.restart()
+	case ops.GC:
+		return errors.Join(w.host.GC(), w.compareAll())
+	case ops.Compare:
+		return w.compareAll()
+	case ops.Fork:
+		return w.fork(o)
+	case ops.Merge:
+		return w.merge(l, o)
+	case ops.DropBranch:
+		return w.dropBranch(l)
+	case ops.Look:
+		return w.look(w.checkpoints[o.N])
+	}
+	return w.apply(l, o)
+}
+
+func (w *branchWorld) apply(l *line, o ops.Op) error {
+	got, want := ops.ErrnoName(l.tree.Apply(o)), ops.ErrnoName(l.Apply(o))
+	if o.Kind == ops.HMap && want == "ok" {
+		l.mapped[o.Handle] = true
+	}
+	if o.Kind == ops.HClose {
+		delete(l.mapped, o.Handle)
+	}
+	if want != got {
+		return fmt.Errorf("the subject says %s, the plain directory %s", got, want)
+	}
+	return nil
+}
+
+// saved gives what a checkpoint of a line made now must bring back.
+func (w *branchWorld) saved(l *line) (*mark, error) {
+	m := &mark{line: l, parent: l.head, copy: w.nextCopy()}
+	var err error
+	if m.capture, err = l.tree.Capture(); err != nil {
+		return nil, err
+	}
+	return m, treestate.Copy(l.dir, m.copy)
+}
+
+// add makes a mark one that can be chosen.
+func (w *branchWorld) add(m *mark, id string) {
+	w.last++
+	m.id, m.n = id, w.last
+	w.checkpoints[m.n] = m
+}
+
+func (w *branchWorld) snapshot(l *line) error {
+	id, err := w.host.Snapshot(l.name)
+	if err != nil {
+		return err
+	}
+	m, err := w.saved(l)
+	if err != nil {
+		return err
+	}
+	w.add(m, id)
+	l.head = m
+	return w.compareTo(l, m.capture)
+}
+
+// target gives where a rollback goes, and the ID to name it by.
+func (w *branchWorld) target(l *line, n int) (*mark, string) {
+	switch n {
+	case ops.ToForkPoint:
+		if l.base == nil {
+			return nil, ""
+		}
+		return l.base, l.base.id
+	case ops.ToDefault:
+		return w.defaultOf(l), ""
+	}
+	if m := w.checkpoints[n]; m != nil && m.line == l {
+		return m, m.id
+	}
+	return nil, ""
+}
+
+// defaultOf gives what the state of a line comes from: the nearest checkpoint that is still active, or the fork point. In main, if there is none,
+// it is the newest one.
+func (w *branchWorld) defaultOf(l *line) *mark {
+	for m := l.head; m != nil; m = m.parent {
+		if w.checkpoints[m.n] == m {
+			return m
+		}
+	}
+	if l.base != nil {
+		return l.base
+	}
+	var newest *mark
+	for _, m := range w.checkpoints {
+		if m.line == l && (newest == nil || m.n > newest.n) {
+			newest = m
+		}
+	}
+	return newest
+}
+
+func (w *branchWorld) rollback(l *line, o ops.Op) error {
+	if err := l.closeHandles(); err != nil {
+		return err
+	}
+	target, id := w.target(l, o.N)
+	if target == nil {
+		return nil
+	}
+	before, err := w.saved(l)
+	if err != nil {
+		return err
+	}
+	if before.id, err = w.host.Rollback(l.name, id, o.Flags != 0); err != nil {
+		return fmt.Errorf("rollback: %w", err)
+	}
+	w.discard(l.undo)
+	l.undo = before
+	if (before.id == "") != (o.Flags != 0) {
+		return fmt.Errorf("rollback with discard %v gave the undo checkpoint %q", o.Flags != 0, before.id)
+	}
+	if before.id == "" {
+		w.discard(before)
+		l.undo = nil
+	}
+	if l.head = target; target == l.base {
+		l.head = nil
+	}
+	return w.arrived(l, target)
+}
+
+// arrived proves that a line is at m in every respect, and brings its model there.
+func (w *branchWorld) arrived(l *line, m *mark) error {
+	now, err := l.tree.Capture()
+	if err != nil {
+		return err
+	}
+	if diff := (treestate.Compare{Nlink: true}).Diff(m.capture, now); len(diff) > 0 {
+		return fmt.Errorf("what was rolled back to is not what was there:\n\t%s", strings.Join(diff, "\n\t"))
+	}
+	dir := w.nextCopy()
+	if err := errors.Join(treestate.Copy(m.copy, dir), l.follow(dir)); err != nil {
+		return err
+	}
+	return w.compareTo(l, now)
+}
+
+func (w *branchWorld) undo(l *line) error {
+	if err := l.closeHandles(); err != nil || l.undo == nil {
+		return err
+	}
+	before, err := w.saved(l)
+	if err != nil {
+		return err
+	}
+	target := l.undo
+	if before.id, err = w.host.Undo(l.name); err != nil {
+		return fmt.Errorf("undo: %w", err)
+	}
+	l.undo, l.head = before, target.parent
+	err = w.arrived(l, target)
+	w.discard(target)
+	return err
+}
+
+func (w *branchWorld) discard(m *mark) {
+	if m != nil {
+		_ = treestate.Remove(m.copy)
+	}
+}
+
+// forget drops or promotes a checkpoint: the others stay, and what was forked from it.
+func (w *branchWorld) forget(o ops.Op) (err error) {
+	m := w.checkpoints[o.N]
+	if m == nil {
+		return nil
+	}
+	if o.Kind == ops.Drop {
+		err = w.host.Drop(m.id)
+	} else {
+		err = w.host.Promote(m.id)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", o.Kind, err)
+	}
+	delete(w.checkpoints, o.N)
+	w.discard(m)
+	if _, err := w.host.Rollback(m.line.name, m.id, false); err == nil {
+		return errors.New("a checkpoint that is not active was rolled back to")
+	}
+	return w.allActive()
+}
+
+// allActive proves that exactly the branches and checkpoints that should be active are.
+func (w *branchWorld) allActive() error {
+	active, err := w.host.Active()
+	if err != nil {
+		return err
+	}
+	var want []string
+	for _, m := range w.checkpoints {
+		want = append(want, m.id)
+	}
+	for _, l := range w.lines {
+		if l.undo != nil {
+			want = append(want, l.undo.id)
+		}
+	}
+	slices.Sort(want)
+	slices.Sort(active)
+	if !slices.Equal(want, active) {
+		return fmt.Errorf("the active checkpoints are %v, should be %v", active, want)
+	}
+	names, err := w.host.Branches()
+	slices.Sort(names)
+	if have := slices.DeleteFunc(slices.Sorted(maps.Keys(w.lines)), func(s string) bool { return s == "" }); !slices.Equal(have, names) {
+		return fmt.Errorf("the branches are %v, should be %v", names, have)
+	}
+	return err
+}
+
+func (l *line) closeHandles() error {
+	l.mapped = map[int]bool{}
+	return errors.Join(l.CloseHandles(), l.tree.CloseHandles())
+}
+
+func (w *branchWorld) restart() error {
+	before := map[string]treestate.State{}
+	for name, l := range w.lines {
+		if err := l.closeHandles(); err != nil {
+			return err
+		}
+		var err error
+		if before[name], err = l.tree.Capture(); err != nil {
+			return err
+		}
+	}
+	for _, l := range w.lines {
+		if err := l.tree.Leave(); err != nil {
+			return err
+		}
+	}
+	if err := w.host.Restart(); err != nil {
+		return fmt.Errorf("restart: %w", err)
+	}
+	for name, l := range w.lines {
+		var err error
+		if l.tree, err = w.host.Enter(name); err != nil {
+			return fmt.Errorf("restart: %w", err)
+		}
+		if err := w.isStill(l, before[name], "the restart"); err != nil {
+			return err
+		}
+	}
+	return errors.Join(w.allActive(), w.host.Check())
+}
+
+// isStill proves that something has not changed a line in any respect.
+func (w *branchWorld) isStill(l *line, want treestate.State, what string) error {
+	now, err := l.tree.Capture()
+	if err != nil {
+		return err
+	}
+	if diff := treestate.Diff(want, now); len(diff) > 0 {
+		return fmt.Errorf("%s changed %q:\n\t%s", what, l.name, strings.Join(diff, "\n\t"))
+	}
+	return nil
+}
+
+// compareAll proves that every line is what its model is.
+func (w *branchWorld) compareAll() error {
+	for _, name := range slices.Sorted(maps.Keys(w.lines)) {
+		l := w.lines[name]
+		now, err := l.tree.Capture()
+		if err != nil {
+			return fmt.Errorf("capture %q: %w", name, err)
+		}
+		if err := w.compareTo(l, now); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *branchWorld) compareTo(l *line, now treestate.State) error {
+	model, err := treestate.Capture(l.dir, treestate.Options{})
+	if err != nil {
+		return err
+	}
+	if diff := (treestate.Compare{Mtime: sameKindOfMtime, Nlink: true}).Diff(model, now); len(diff) > 0 {
+		return fmt.Errorf("a line is not what the same operations make of a plain directory: %q\n\t%s", l.name, strings.Join(diff, "\n\t"))
+	}
+	return nil
+}
+
+// look proves that a checkpoint shows what was there.
+func (w *branchWorld) look(m *mark) error {
+	if m == nil {
+		return nil
+	}
+	s, err := w.host.View(m.id)
+	if err != nil {
+		return fmt.Errorf("look at a checkpoint: %w", err)
+	}
+	if diff := (treestate.Compare{Nlink: true}).Diff(m.capture, s); len(diff) > 0 {
+		return fmt.Errorf("a checkpoint does not show what was there: %d of %q\n\t%s", m.n, m.line.name, strings.Join(diff, "\n\t"))
+	}
+	return nil
+}
+
+func (w *branchWorld) fork(o ops.Op) error {
+	m := w.checkpoints[o.N]
+	if m == nil || w.lines[o.Name] != nil {
+		return nil
+	}
+	if err := w.host.Fork(o.Name, m.id); err != nil {
+		return fmt.Errorf("fork: %w", err)
+	}
+	base := &mark{id: m.id, line: m.line, capture: m.capture, copy: w.nextCopy()}
+	l := &line{name: o.Name, parent: m.line, base: base}
+	dir := w.nextCopy()
+	if err := errors.Join(treestate.Copy(m.copy, base.copy), treestate.Copy(m.copy, dir), w.enter(l, dir)); err != nil {
+		return err
+	}
+	now, err := l.tree.Capture()
+	if err != nil {
+		return err
+	}
+	if diff := (treestate.Compare{Nlink: true}).Diff(m.capture, now); len(diff) > 0 {
+		return fmt.Errorf("the fork is not what the checkpoint was:\n\t%s", strings.Join(diff, "\n\t"))
+	}
+	return w.compareTo(l, now)
+}
+
+// children gives what was forked from a line, in order.
+func (w *branchWorld) children(l *line) (list []*line) {
+	for _, name := range slices.Sorted(maps.Keys(w.lines)) {
+		if w.lines[name].parent == l {
+			list = append(list, w.lines[name])
+		}
+	}
+	return list
+}
+
+func (w *branchWorld) dropBranch(l *line) error {
+	if l.parent == nil {
+		return nil
+	}
+	err := w.host.DropBranch(l.name)
+	if len(w.children(l)) > 0 {
+		return errors.Join(mustBeBusy(err), w.compareAll())
+	}
+	if err != nil {
+		return fmt.Errorf("drop the branch: %w", err)
+	}
+	return errors.Join(w.gone(l), w.allActive(), w.compareAll())
+}
+
+// gone forgets a branch that has ended, with what is open in it.
+func (w *branchWorld) gone(l *line) error {
+	for n, m := range w.checkpoints {
+		if m.line == l {
+			delete(w.checkpoints, n)
+			w.discard(m)
+		}
+	}
+	w.discard(l.undo)
+	w.discard(l.base)
+	delete(w.lines, l.name)
+	_ = l.tree.CloseHandles() // they are stale
+	return errors.Join(l.CloseHandles(), l.model.Close(), treestate.Remove(l.dir), l.tree.Leave())
+}
+
+// view lists what exists in a line, for a generator.
+func (w *branchWorld) view(l *line) (ops.View, error) {
+	v, err := viewOf(l.dir)
+	if err != nil {
+		return v, err
+	}
+	v.CanUndo, v.Handles = l.undo != nil, l.Handles()
+	slices.Sort(v.Handles)
+	for _, h := range v.Handles {
+		if l.mapped[h] {
+			v.Mapped = append(v.Mapped, h)
+		}
+	}
+	for n, m := range w.checkpoints {
+		if m.line == l {
+			v.Checkpoints = append(v.Checkpoints, n)
+		}
+	}
+	slices.Sort(v.Checkpoints)
+	return v, nil
+}
+
+// finish goes through all that a sequence has left: it compares, looks at every checkpoint, rolls back to it, and has the store checked, also when
+// no branch is left.
+func (w *branchWorld) finish() error {
+	for _, l := range w.lines {
+		if err := l.closeHandles(); err != nil {
+			return err
+		}
+	}
+	if err := errors.Join(w.compareAll(), w.allActive(), w.host.Check()); err != nil {
+		return err
+	}
+	for _, n := range slices.Sorted(maps.Keys(w.checkpoints)) {
+		m := w.checkpoints[n]
+		for _, o := range []ops.Op{{Kind: ops.Look, N: n}, {Kind: ops.Rollback, Branch: m.line.name, N: n}} {
+			if err := w.do(o); err != nil {
+				return fmt.Errorf("%s of checkpoint %d at the end: %w", o.Kind, n, err)
+			}
+		}
+	}
+	for len(w.lines) > 1 {
+		for _, l := range w.lines {
+			if l.parent == nil || len(w.children(l)) > 0 {
+				continue
+			}
+			if err := w.do(ops.Op{Kind: ops.DropBranch, Branch: l.name}); err != nil {
+				return fmt.Errorf("drop %q at the end: %w", l.name, err)
+			}
+		}
+	}
+	return errors.Join(w.host.GC(), w.host.Check(), w.compareAll())
+}
