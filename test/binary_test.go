@@ -12,20 +12,22 @@ import (
 	"testing"
 )
 
-// program is a build of hyperfs, made when it is first wanted.
+// program is a build of one of our commands, made when it is first wanted.
 type program struct {
-	race bool // with the race detector, if the tests have it
+	pkg  string // within the module
+	race bool   // with the race detector, if the tests have it
 	path func() (string, error)
 	made atomic.Bool
 }
 
 var (
-	checked = newProgram(raceEnabled) // what the tests run
-	plain   = newProgram(false)       // what users run, for tests of how much it takes
+	checked = newProgram("cmd/hyperfs", raceEnabled) // what the tests run
+	plain   = newProgram("cmd/hyperfs", false)       // what users run, for tests of how much it takes
+	search  = newProgram("examples/treesearch", raceEnabled)
 )
 
-func newProgram(race bool) *program {
-	p := &program{race: race}
+func newProgram(pkg string, race bool) *program {
+	p := &program{pkg: pkg, race: race}
 	p.path = sync.OnceValues(p.build)
 	return p
 }
@@ -36,14 +38,14 @@ func (p *program) build() (string, error) {
 		return "", err
 	}
 	p.made.Store(true)
-	bin := filepath.Join(dir, "hyperfs")
+	bin := filepath.Join(dir, filepath.Base(p.pkg))
 	args := []string{"build", "-o", bin}
 	env := "CGO_ENABLED=0"
 	if p.race {
 		args = append(args, "-race")
 		env = "CGO_ENABLED=1"
 	}
-	cmd := exec.Command("go", append(args, "github.com/hyperfs/hyperfs/cmd/hyperfs")...)
+	cmd := exec.Command("go", append(args, "github.com/hyperfs/hyperfs/"+p.pkg)...)
 	cmd.Env = append(os.Environ(), env)
 	out, err := cmd.CombinedOutput()
 	if err != nil {

@@ -60,7 +60,7 @@ func writeImage(path string) error {
 			return err
 		}
 	}
-	for _, name := range strings.Fields("sh rm mv cp ln cat mkdir chmod test grep") {
+	for _, name := range strings.Fields("sh rm mv cp ln cat mkdir chmod test grep sed") {
 		if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeSymlink, Name: "bin/" + name, Linkname: "busybox"}); err != nil {
 			return err
 		}
@@ -82,19 +82,36 @@ func writeImage(path string) error {
 
 func (c *container) podman(args ...string) string {
 	c.Helper()
+	out, err := podman(args...)
+	if err != nil {
+		c.Fatal(err)
+	}
+	return out
+}
+
+func podman(args ...string) (string, error) {
 	out, err := exec.Command("podman", append([]string{"--runtime", "runc"}, args...)...).CombinedOutput()
 	if err != nil {
-		c.Fatalf("podman %q: %v\n%s", args, err, out)
+		err = fmt.Errorf("podman %q: %w\n%s", args, err, out)
 	}
-	return string(out)
+	return string(out), err
 }
 
 // do runs a shell script in a new container, in the workspace, and gives what it prints. The limits keep an engine that may not raise them
 // from trying.
 func (c *container) do(script string, options ...string) string {
 	c.Helper()
+	out, err := c.at("/work", c.ws, script, options...)
+	if err != nil {
+		c.Fatal(err)
+	}
+	return out
+}
+
+// at does it in a directory of the host, which stands at a path of the container's own.
+func (c *container) at(path, dir, script string, options ...string) (string, error) {
 	args := append([]string{"run", "--rm", "--network", "none", "--ulimit", "nofile=20000:20000", "--ulimit", "nproc=100:100"}, options...)
-	return c.podman(append(args, "-v", c.ws+":/work", "-w", "/work", c.image, "sh", "-euc", script)...)
+	return podman(append(args, "-v", dir+":"+path, "-w", path, c.image, "sh", "-euc", script)...)
 }
 
 func TestAContainerWithoutFUSERollsBackByScanning(t *testing.T) {

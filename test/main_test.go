@@ -21,6 +21,7 @@ func TestMain(m *testing.M) {
 	code := m.Run()
 	checked.remove()
 	plain.remove()
+	search.remove()
 	os.Exit(code)
 }
 

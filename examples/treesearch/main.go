@@ -2,10 +2,12 @@
 // tests in it, all in parallel and each at the workspace's own path, merges the one whose tests pass with the fewest changes, and
 // drops the others.
 //
-//	treesearch [-n ATTEMPTS] [-C WORKSPACE] ATTEMPT TEST
+//	treesearch [-n ATTEMPTS] [-C WORKSPACE] [-hyperfs PROGRAM] ATTEMPT TEST
 //
-// ATTEMPT and TEST are executables. Both run in the branch; ATTEMPT gets its number in ATTEMPT_NUMBER. In place of a script there would be
-// an agent. The workspace must be mounted, and hyperfs be in PATH, or named by -hyperfs.
+// ATTEMPT and TEST are programs, as seen from the top of the workspace. Both run in the branch and have the attempt's number, from 0 on, in
+// ATTEMPT_NUMBER. In place of the script there would be an agent. The workspace must be mounted, and hyperfs be in PATH, or named by -hyperfs.
+//
+// README.md has the commands to try it.
 package main
 
 import (
@@ -18,6 +20,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"sync"
@@ -32,6 +35,10 @@ func main() {
 	flag.IntVar(&s.attempts, "n", 4, "how many attempts")
 	flag.StringVar(&s.workspace, "C", ".", "the workspace")
 	flag.StringVar(&s.hyperfs, "hyperfs", "hyperfs", "the program")
+	flag.Usage = func() {
+		fmt.Fprintln(flag.CommandLine.Output(), "usage: treesearch [flags] ATTEMPT TEST")
+		flag.PrintDefaults()
+	}
 	flag.Parse()
 	if flag.NArg() != 2 || s.attempts < 1 {
 		flag.Usage()
@@ -64,6 +71,9 @@ type outcome struct {
 }
 
 func (s *search) run(ctx context.Context) (err error) {
+	if s.workspace, err = resolved(s.workspace); err != nil {
+		return err
+	}
 	if s.client, err = control.Dial(ctx, s.workspace); err != nil {
 		return err
 	}
@@ -77,18 +87,31 @@ func (s *search) run(ctx context.Context) (err error) {
 		return errors.Join(err, s.dropAll(outcomes))
 	}
 	for _, o := range outcomes {
-		fmt.Printf("%s\t%s\t%d changed\t%s\n", o.branch, verdict(o.passed), o.changes, o.took.Round(time.Millisecond))
+		fmt.Printf("%s\t%s\tpaths changed: %d\t%s\n", o.branch, verdict(o.passed), o.changes, o.took.Round(time.Millisecond))
 	}
 	best, ok := choose(outcomes)
 	if !ok {
 		return errors.Join(fmt.Errorf("no attempt passed; the last one said:\n%s", outcomes[len(outcomes)-1].log), s.dropAll(outcomes))
 	}
-	merged, err := s.client.Merge(ctx, best.branch, overlay.MergeOptions{OnConflict: overlay.ConflictMerge})
-	if err != nil {
+	others := slices.DeleteFunc(outcomes, func(o outcome) bool { return o.branch == best.branch })
+	if err := s.dropAll(others); err != nil {
 		return err
 	}
-	fmt.Printf("merged %s: %d changes\n", merged.Branch, len(merged.Steps))
-	return s.dropAll(slices.DeleteFunc(outcomes, func(o outcome) bool { return o.branch == best.branch }))
+	merged, err := s.client.Merge(ctx, best.branch, overlay.MergeOptions{OnConflict: overlay.ConflictMerge})
+	if err != nil { // as a conflict with what was changed in the workspace meanwhile
+		return fmt.Errorf("%w\nthe branch %s is kept: see hyperfs merge", err, best.branch)
+	}
+	fmt.Printf("merged %s, paths changed: %d\n", merged.Branch, len(merged.Steps))
+	return nil
+}
+
+// resolved gives a directory as its daemon knows it: absolute, without symlinks.
+func resolved(dir string) (string, error) {
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return "", err
+	}
+	return filepath.EvalSymlinks(abs)
 }
 
 // tryAll makes all attempts at once. It gives the outcomes of those whose branch was made, also with an error.

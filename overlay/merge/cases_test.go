@@ -293,6 +293,16 @@ var cases = []mergeCase{
 		want: []string{"-a=1|2|3|4|5|6|7|", "+a=x", "+n=x (a)"},
 	},
 	{
+		name: "a new link to a file that is edited through it, and another mode", ours: func(w *workspace) { w.link("a", "n"); w.write("n", "x") },
+		theirs: func(w *workspace) { w.chmod("a", 0o600) },
+		want:   []string{"-a=1|2|3|4|5|6|7|", "+a=x 0600", "+n=x (a) 0600"},
+	},
+	{
+		name: "another mode, and a new link to a file that is edited through it", ours: func(w *workspace) { w.chmod("a", 0o600) },
+		theirs: func(w *workspace) { w.link("a", "n"); w.write("n", "x") },
+		want:   []string{"-a=1|2|3|4|5|6|7|", "+a=x 0600", "+n=x (a) 0600"},
+	},
+	{
 		name: "new links", ours: nothing, theirs: func(w *workspace) {
 			w.create("n", "n\n")
 			w.link("n", "e/m")

@@ -180,7 +180,7 @@ func (n *node) follow(linked []*node) {
 			continue
 		}
 		for _, x := range linked {
-			if x != n && linkedIn(at, x, n) && !linkedIn(inBase, x, n) && x.v[inBase] != nil && x.v[at].what&content == 0 {
+			if x != n && linkedIn(at, x, n) && !linkedIn(inBase, x, n) && x.v[inBase] != nil && x.keeps(at) {
 				place := n.at
 				n.result = x.result
 				n.at = place
@@ -188,6 +188,11 @@ func (n *node) follow(linked []*node) {
 			}
 		}
 	}
+}
+
+// keeps reports whether a node is to have what a side made of its content.
+func (n *node) keeps(at int) bool {
+	return n.v[at].what&content == 0 || n.content == at || n.content == inText
 }
 
 // changedBy reports whether a side has a part in what a node is.
