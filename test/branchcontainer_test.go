@@ -137,6 +137,6 @@ func sameWork(t *testing.T, what string, want, got treestate.State, began int64)
 	t.Helper()
 	same := treestate.Compare{Mtime: func(a, b treestate.Entry) bool { return a.Mtime == b.Mtime || a.Mtime >= began && b.Mtime >= began }}
 	if diff := same.Diff(want, got); len(diff) > 0 {
-		t.Error(fmt.Sprintf("%s is not what a plain directory is:\n\t%s", what, strings.Join(diff, "\n\t")))
+		t.Errorf("%s is not what a plain directory is:\n\t%s", what, strings.Join(diff, "\n\t"))
 	}
 }
