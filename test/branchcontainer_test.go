@@ -2,7 +2,6 @@ package test
 
 import (
 	"context"
-	"fmt"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -24,7 +23,6 @@ const containerProject = `mkdir old sub pages big; for i in 1 2 3 4; do head -c 
 package main
 
 import (
-	"fmt"
 	"os"
 	"syscall"
 )
