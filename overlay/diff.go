@@ -278,7 +278,7 @@ func (d *differ) match() ([]found, error) {
 	}
 	for path, was := range d.removed {
 		list = append(list, found{old: was.occ.ID, Change: Change{
-			Kind: Deleted, Path: path, Type: typeName(was.occ.Mode), OldMode: was.occ.Mode, OldSize: was.occ.Size,
+			Kind: Deleted, Path: path, Type: TypeName(was.occ.Mode), OldMode: was.occ.Mode, OldSize: was.occ.Size,
 		}})
 	}
 	return append(list, d.created()...), nil
@@ -317,7 +317,7 @@ func (d *differ) created() []found {
 			}
 		}
 		f := found{new: is.occ.ID, Change: Change{
-			Kind: Created, Path: path, Type: typeName(is.occ.Mode), Mode: is.occ.Mode, Size: is.occ.Size,
+			Kind: Created, Path: path, Type: TypeName(is.occ.Mode), Mode: is.occ.Mode, Size: is.occ.Size,
 		}}
 		if f.Type == "dir" && !d.expand {
 			f.Tree = true
@@ -436,7 +436,7 @@ func (d *differ) outside() []found {
 		f := found{old: id, new: id, Change: Change{Kind: Modified, Path: d.a.fold.Outside[id], What: []string{"outside"}}}
 		var st unix.Statx_t
 		if d.b.stat(id, &st) == nil {
-			f.Type, f.Mode, f.OldMode = typeName(uint32(st.Mode)), uint32(st.Mode), uint32(st.Mode)
+			f.Type, f.Mode, f.OldMode = TypeName(uint32(st.Mode)), uint32(st.Mode), uint32(st.Mode)
 			f.Size, f.OldSize = int64(st.Size), int64(st.Size)
 		}
 		list = append(list, f)
@@ -468,7 +468,7 @@ func (d *differ) compareInode(oldID, newID checkpoint.ID, kind uint32) (found, b
 		return found{}, false, err
 	}
 	f := found{old: oldID, new: newID, Change: Change{
-		Kind: Modified, Type: typeName(kind), OldMode: a.Mode, Mode: b.Mode, OldSize: a.Size, Size: b.Size,
+		Kind: Modified, Type: TypeName(kind), OldMode: a.Mode, Mode: b.Mode, OldSize: a.Size, Size: b.Size,
 	}}
 	content, err := d.contentDiffers(oldID, newID, a, b, kind)
 	if err != nil {
@@ -542,22 +542,4 @@ func (d *differ) xattrsDiffer(oldID, newID checkpoint.ID) (bool, error) {
 	}
 	y, err := d.b.xattrs(newID)
 	return !sameXattrs(x, y), err
-}
-
-func typeName(mode uint32) string {
-	switch mode & unix.S_IFMT {
-	case unix.S_IFDIR:
-		return "dir"
-	case unix.S_IFLNK:
-		return "symlink"
-	case unix.S_IFIFO:
-		return "fifo"
-	case unix.S_IFSOCK:
-		return "socket"
-	case unix.S_IFCHR:
-		return "char"
-	case unix.S_IFBLK:
-		return "block"
-	}
-	return "file"
 }

@@ -120,6 +120,19 @@ type Change struct {
 	Tree    bool       `json:"tree,omitempty"`     // a created directory: all that is below it was created too, and is not listed
 }
 
+// typeNames are the types of inodes as Change has them, by the S_IFMT bits that Linux has for each. Other systems' are turned into those.
+var typeNames = map[uint32]string{
+	0o040000: "dir", 0o120000: "symlink", 0o010000: "fifo", 0o140000: "socket", 0o020000: "char", 0o060000: "block",
+}
+
+// TypeName names the type in an st_mode as Change.Type does.
+func TypeName(mode uint32) string {
+	if name, ok := typeNames[mode&0o170000]; ok {
+		return name
+	}
+	return "file"
+}
+
 // Diff is what changed from one state to another, sorted by path.
 type Diff struct {
 	From    string   `json:"from"`         // checkpoint ID

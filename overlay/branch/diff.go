@@ -325,7 +325,7 @@ func (d *differ) hasMoved(was, is checkpoint.LayerSlot) (bool, error) {
 func (d *differ) lost(path string, was checkpoint.LayerSlot) (found, error) {
 	a, err := d.a.attrOf(was.ID)
 	return found{old: was.ID, Change: overlay.Change{
-		Kind: overlay.Deleted, Path: path, Type: typeName(was.Type), OldMode: a.Mode, OldSize: sizeOf(&a),
+		Kind: overlay.Deleted, Path: path, Type: overlay.TypeName(was.Type), OldMode: a.Mode, OldSize: sizeOf(&a),
 	}}, err
 }
 
@@ -342,7 +342,7 @@ func (d *differ) created(list []found) ([]found, error) {
 			return nil, err
 		}
 		f := found{new: is.ID, Change: overlay.Change{
-			Kind: overlay.Created, Path: path, Type: typeName(is.Type), Mode: a.Mode, Size: sizeOf(&a),
+			Kind: overlay.Created, Path: path, Type: overlay.TypeName(is.Type), Mode: a.Mode, Size: sizeOf(&a),
 		}}
 		if is.Type == unix.S_IFDIR && !d.expand {
 			f.Tree, top = true, path+"/"
@@ -424,7 +424,7 @@ func (d *differ) compareInode(oldID, newID checkpoint.ID, kind uint32) (found, b
 		return f, false, err
 	}
 	f.Change = overlay.Change{
-		Kind: overlay.Modified, Type: typeName(kind), OldMode: a.Mode, Mode: b.Mode, OldSize: sizeOf(&a), Size: sizeOf(&b),
+		Kind: overlay.Modified, Type: overlay.TypeName(kind), OldMode: a.Mode, Mode: b.Mode, OldSize: sizeOf(&a), Size: sizeOf(&b),
 	}
 	content, err := d.contentDiffers(oldID, newID, &a, &b)
 	if err != nil {
@@ -563,22 +563,4 @@ func sameXattrs(a, b []checkpoint.Xattr) bool {
 		v, ok := have[x.Name]
 		return !ok || v != string(x.Value)
 	})
-}
-
-func typeName(kind uint32) string {
-	switch kind & unix.S_IFMT {
-	case unix.S_IFDIR:
-		return "dir"
-	case unix.S_IFLNK:
-		return "symlink"
-	case unix.S_IFIFO:
-		return "fifo"
-	case unix.S_IFSOCK:
-		return "socket"
-	case unix.S_IFCHR:
-		return "char"
-	case unix.S_IFBLK:
-		return "block"
-	}
-	return "file"
 }

@@ -7,6 +7,7 @@ import (
 	"maps"
 
 	"github.com/hyperfs/hyperfs/internal/linemerge"
+	"github.com/hyperfs/hyperfs/overlay"
 	"golang.org/x/sys/unix"
 )
 
@@ -278,7 +279,7 @@ func threeMaps(base, ours, theirs map[string]string) (merged map[string]string, 
 func (m *merger) conflict(n *node, why string, what ...string) *Conflict {
 	c := &Conflict{
 		Path: n.any().path, BasePath: n.path(inBase), OursPath: n.path(inOurs), TheirsPath: n.path(inTheirs),
-		Type: typeName(n.any().kind()), Ours: n.kinds(inOurs), Theirs: n.kinds(inTheirs), What: what, Why: why,
+		Type: overlay.TypeName(n.any().kind()), Ours: n.kinds(inOurs), Theirs: n.kinds(inTheirs), What: what, Why: why,
 		OursAgent: m.in.Ours.Agent, TheirAgent: m.in.Theirs.Agent,
 	}
 	return c
@@ -307,22 +308,4 @@ func (n *node) kinds(at int) []Kind {
 		}
 	}
 	return list
-}
-
-func typeName(mode uint32) string {
-	switch mode & unix.S_IFMT {
-	case unix.S_IFDIR:
-		return "dir"
-	case unix.S_IFLNK:
-		return "symlink"
-	case unix.S_IFIFO:
-		return "fifo"
-	case unix.S_IFSOCK:
-		return "socket"
-	case unix.S_IFCHR:
-		return "char"
-	case unix.S_IFBLK:
-		return "block"
-	}
-	return "file"
 }

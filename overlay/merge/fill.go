@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/hyperfs/hyperfs/overlay"
 	"golang.org/x/sys/unix"
 )
 
@@ -66,7 +67,7 @@ func (f *filler) group(g *group) error {
 			continue
 		}
 		f.links = append(f.links, Op{
-			Do: Link, Path: mergedPath(n), From: mergedPath(lead), Type: typeName(n.mode), Replace: n.v[inOurs] != nil,
+			Do: Link, Path: mergedPath(n), From: mergedPath(lead), Type: overlay.TypeName(n.mode), Replace: n.v[inOurs] != nil,
 		})
 	}
 	return nil
@@ -87,7 +88,7 @@ func (f *filler) node(n *node) error {
 
 // put gives a node its content, in a new inode if fresh.
 func (f *filler) put(n *node, fresh bool) error {
-	op := Op{Do: Put, Path: mergedPath(n), Type: typeName(n.mode), Replace: fresh && n.v[inOurs] != nil}
+	op := Op{Do: Put, Path: mergedPath(n), Type: overlay.TypeName(n.mode), Replace: fresh && n.v[inOurs] != nil}
 	if err := f.source(&op, n); err != nil {
 		return err
 	}
@@ -132,7 +133,7 @@ func (f *filler) source(op *Op, n *node) (err error) {
 func (f *filler) setAttr(n *node) error {
 	if n.v[inOurs] == nil {
 		a, err := f.allAttrs(n)
-		f.dirs = append(f.dirs, Op{Do: SetAttr, Path: mergedPath(n), Type: typeName(n.mode), Attrs: a})
+		f.dirs = append(f.dirs, Op{Do: SetAttr, Path: mergedPath(n), Type: overlay.TypeName(n.mode), Attrs: a})
 		return err
 	}
 	a, err := f.newAttrs(n)
@@ -145,7 +146,7 @@ func (f *filler) setAttr(n *node) error {
 	if a.Mode == nil && a.UID == nil && a.GID == nil && a.Mtime == nil && len(a.Xattrs) == 0 {
 		return nil
 	}
-	op := Op{Do: SetAttr, Path: mergedPath(n), Type: typeName(n.mode), Attrs: a}
+	op := Op{Do: SetAttr, Path: mergedPath(n), Type: overlay.TypeName(n.mode), Attrs: a}
 	if n.isDir() {
 		f.dirs = append(f.dirs, op)
 	} else {

@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"github.com/hyperfs/hyperfs/internal/errs"
+	"github.com/hyperfs/hyperfs/overlay"
 )
 
 // makeOps puts into an order what leads from ours to the merged tree: first files go, then names are put where they belong, then
@@ -83,7 +84,7 @@ func (s *shuffle) removeFiles() {
 }
 
 func (s *shuffle) remove(n *node) {
-	s.ops = append(s.ops, Op{Do: Remove, Path: s.path(n), Type: typeName(n.v[inOurs].kind())})
+	s.ops = append(s.ops, Op{Do: Remove, Path: s.path(n), Type: overlay.TypeName(n.v[inOurs].kind())})
 	s.drop(n)
 }
 
@@ -126,7 +127,7 @@ func (s *shuffle) place(n *node) bool {
 	if _, there := s.at[n.at.dir]; !there || s.by[n.at] != nil || s.within(n.at.dir, n) {
 		return false
 	}
-	op := Op{Do: Mkdir, Path: join(s.path(n.at.dir), n.at.name), Type: typeName(n.mode)}
+	op := Op{Do: Mkdir, Path: join(s.path(n.at.dir), n.at.name), Type: overlay.TypeName(n.mode)}
 	if _, there := s.at[n]; there {
 		op.Do, op.From = Rename, s.path(n)
 	}
@@ -165,7 +166,7 @@ func (s *shuffle) makeWay(places []*node) error {
 		if err != nil {
 			return err
 		}
-		s.ops = append(s.ops, Op{Do: Rename, Path: to.name, From: s.path(n), Type: typeName(n.mode)})
+		s.ops = append(s.ops, Op{Do: Rename, Path: to.name, From: s.path(n), Type: overlay.TypeName(n.mode)})
 		s.put(n, to)
 		s.away[n] = true
 		return nil

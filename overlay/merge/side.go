@@ -116,7 +116,7 @@ func (s *side) modified(c overlay.Change) error {
 		if err != nil {
 			return err
 		}
-		ok = there && typeName(attr.Mode) == c.Type
+		ok = there && overlay.TypeName(attr.Mode) == c.Type
 	}
 	if !ok {
 		old = c.Path

@@ -158,14 +158,14 @@ func (d *differ) change(kind overlay.ChangeKind, x, y int32, what []string) foun
 	f := found{old: x, new: y, Change: overlay.Change{Kind: kind, What: what}}
 	if x >= 0 {
 		e := &d.a.entries[x]
-		f.Path, f.Type, f.OldMode, f.OldSize = d.a.path(x), typeName(e.mode), e.mode&modeShown, e.size
+		f.Path, f.Type, f.OldMode, f.OldSize = d.a.path(x), overlay.TypeName(e.mode), e.mode&modeShown, e.size
 	}
 	if y >= 0 {
 		e := &d.b.entries[y]
 		if kind == overlay.Renamed {
 			f.OldPath = f.Path
 		}
-		f.Path, f.Type, f.Mode, f.Size = d.b.path(y), typeName(e.mode), e.mode&modeShown, e.size
+		f.Path, f.Type, f.Mode, f.Size = d.b.path(y), overlay.TypeName(e.mode), e.mode&modeShown, e.size
 	}
 	return f
 }

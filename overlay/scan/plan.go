@@ -5,6 +5,7 @@ import (
 
 	"github.com/hyperfs/hyperfs/internal/errs"
 	"github.com/hyperfs/hyperfs/internal/parallel"
+	"github.com/hyperfs/hyperfs/overlay"
 	"github.com/hyperfs/hyperfs/strategy"
 )
 
@@ -190,7 +191,7 @@ func (p *plan) possible(i int32) error {
 	case made && !privileged() && (e.kind() == modeChar || e.kind() == modeBlock):
 		return refuse("it was a device, which only root can make")
 	case made && !e.isDir() && !makeable(e):
-		return refuse("it was a %s, which can't be made here", typeName(e.mode))
+		return refuse("it was a %s, which can't be made here", overlay.TypeName(e.mode))
 	case p.changesOthers(i):
 		return refuse("it belongs to user %d, and only they and root can change it", p.now.entries[p.at[i]].uid)
 	case made && e.isRegular() && e.size > 0 && (e.ref == strategy.Ref{}):

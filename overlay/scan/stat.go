@@ -64,22 +64,3 @@ func (s *stat) sameInode(later *stat) bool {
 	}
 	return s.isDir() || s.size == later.size && s.mtime == later.mtime
 }
-
-// typeName names the type as overlay.Change has it.
-func typeName(mode uint32) string {
-	switch mode & modeType {
-	case modeDir:
-		return "dir"
-	case modeSymlink:
-		return "symlink"
-	case modeFifo:
-		return "fifo"
-	case modeSocket:
-		return "socket"
-	case modeChar:
-		return "char"
-	case modeBlock:
-		return "block"
-	}
-	return "file"
-}
