@@ -29,7 +29,7 @@ func execCommand() *cli.Command {
 			"hyperfs exec --branch try -- npm test", "hyperfs exec --branch try --sandbox --network none --timeout 1h -- ./agent.sh"),
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "branch", Usage: "what CMD finds at the workspace's path is the branch `B`"},
-			&cli.DurationFlag{Name: "timeout", Value: session.DefaultTimeout, Usage: "end CMD after `D`, as 90s or 1h30m; 0 never"},
+			&cli.DurationFlag{Name: "timeout", Usage: "end CMD after `D`, as 90s or 1h30m (default: never)"},
 			&cli.StringSliceFlag{Name: "env", Usage: "set a variable, as `K=V`; may be repeated"},
 			&cli.BoolFlag{Name: "sandbox", Usage: "CMD may change the workspace and /tmp only, and has no rights of root over the system"},
 			&cli.StringSliceFlag{Name: "write", Usage: "and `PATH`; may be repeated"},
