@@ -2,6 +2,7 @@ package test
 
 import (
 	"context"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -23,6 +24,8 @@ const containerProject = `mkdir old sub pages big; for i in 1 2 3 4; do head -c 
 package main
 
 import (
+	"fmt"
+	"os"
 	"os"
 	"syscall"
 )
@@ -137,4 +140,43 @@ func sameWork(t *testing.T, what string, want, got treestate.State, began int64)
 	if diff := same.Diff(want, got); len(diff) > 0 {
 		t.Errorf("%s is not what a plain directory is:\n\t%s", what, strings.Join(diff, "\n\t"))
 	}
+}
+
+// The recipe in docs/containers.md, word by word. Only the engine's own flags are added, which it needs where tests run.
+func TestTheRecipeOfFourAgentsInFourContainersWorks(t *testing.T) {
+	t.Parallel()
+	needMount(t)
+	c := newContainer(t)
+	text, err := os.ReadFile("../docs/containers.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, after, _ := strings.Cut(string(text), "## Four agents in four branches")
+	_, recipe, _ := strings.Cut(after, "```sh\n")
+	recipe, _, ok := strings.Cut(recipe, "```")
+	if !ok {
+		t.Fatal("the recipe is gone")
+	}
+	bin, err := checked.path()
+	if err != nil {
+		t.Fatal(err)
+	}
+	script(t, c.ws, nil, `seq 30 >list; echo x >gone; cat >agent.sh <<'END'
+set -e
+case $AGENT in
+a1) sed -i 's/^3$/three/' list; rm gone ;;
+a2) sed -i 's/^27$/twenty-seven/' list ;;
+a3) mkdir new; echo $AGENT >new/file ;;
+a4) sed -i 's/^3$/III/' list; echo four >four ;;
+esac
+END`)
+	t.Cleanup(func() { _ = detach(c.ws) }) // if something fails before
+	env := []string{"PATH=" + filepath.Dir(bin) + ":" + os.Getenv("PATH"), "PROJECT=" + c.ws, "IMAGE=" + c.image, "SAID=" + memory(t) + "/said"}
+	script(t, "/", env, `podman() { shift; command podman --runtime runc run --network none --ulimit nofile=20000:20000 --ulimit nproc=100:100 "$@"; }
+		{ `+recipe+` } >"$SAID"
+		test "$(grep 'not merged' "$SAID")" = "a4 is not merged"; test "$(grep -c ' active ' "$SAID")" = 1; grep -q '^a4 .* active' "$SAID"
+		test "$(sed -n '3p;27p' "$PROJECT/list")" = "three
+twenty-seven"; test ! -e "$PROJECT/gone"; test "$(cat "$PROJECT/new/file")" = a3; test ! -e "$PROJECT/four"
+		hyperfs -C "$PROJECT" merge --on-conflict theirs a4; test "$(sed -n '3p;27p' "$PROJECT/list")" = "III
+27"; test -e "$PROJECT/four"; hyperfs unmount "$PROJECT"`)
 }

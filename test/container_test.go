@@ -148,7 +148,9 @@ func TestAContainerWithFUSEMounts(t *testing.T) {
 	c.do(`mkdir -p src; echo one >src/a; ln src/a b`)
 	before := plainState(t, c.ws)
 	out := c.do(`hyperfs run -- sh -c 'echo more >>src/a; rm b; echo c >c'; hyperfs mount .; cd .; echo d >d; hyperfs status
-		hyperfs diff | grep -q c; hyperfs rollback; test ! -e c; cd /; hyperfs unmount /work`,
+		hyperfs diff | grep -q c; hyperfs rollback; test ! -e c
+		hyperfs fork a; hyperfs exec --branch a -- sh -euc 'test "$(pwd)" = /work; echo e >e; rm b'; test -e b; hyperfs merge a; test -e e; test ! -e b
+		hyperfs undo; test ! -e e; cd /; hyperfs unmount /work`,
 		"--device", "/dev/fuse", "--cap-add", "SYS_ADMIN", "--security-opt", "apparmor=unconfined")
 	if strings.Contains(out, "no FUSE here") || !strings.Contains(out, "in place") {
 		t.Errorf("it scans:\n%s", out)

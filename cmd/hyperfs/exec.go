@@ -163,6 +163,9 @@ func (x execPlace) branch(name string) (string, error) {
 	}
 	dir := x.branchDir(name)
 	_, err := os.Stat(dir)
+	if in, _ := boundBranch(x.mountpoint); in != "" && err != nil {
+		return "", errs.New(control.Unsupported, x.op, name, "from here only the branch %s can be seen", quote(in)).WithHint("ask outside of hyperfs exec --branch")
+	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", errs.New(control.NotFound, x.op, name, "there is no such branch").WithHint("hyperfs branches lists them")
 	}
