@@ -252,11 +252,19 @@ func chooseCarriers(groups []*group) {
 				continue
 			}
 			for _, n := range g.nodes {
-				if v := n.v[inOurs]; v != nil && !taken[v.attr.Ino] && (v.kind() == unix.S_IFREG || keeps) {
+				if v := n.v[inOurs]; v != nil && !taken[v.attr.Ino] && g.mayCarry(v, keeps) {
 					g.carrier, taken[v.attr.Ino] = n, true
 					break
 				}
 			}
 		}
 	}
+}
+
+// mayCarry reports whether an inode of ours can become the group's: to keep its content it must be the one that has it.
+func (g *group) mayCarry(v *version, keeps bool) bool {
+	if !keeps {
+		return v.kind() == unix.S_IFREG
+	}
+	return v.attr.Ino == g.nodes[0].of.v[inOurs].attr.Ino
 }
