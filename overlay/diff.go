@@ -117,10 +117,18 @@ func (w *Workspace) newDiffer(ctx context.Context, op, from, to string, expand b
 			return nil, diff, err
 		}
 	}
-	return &differ{
-		ctx: ctx, a: w.tree.newView(foldA), b: w.tree.newView(foldB), expand: expand,
+	return w.tree.newDiffer(ctx, foldA, foldB, expand), diff, nil
+}
+
+// newDiffer compares two states. What changed between them is on record in one of the two, whichever is the older: where to find it the other has to
+// be told.
+func (t *Tree) newDiffer(ctx context.Context, a, b *checkpoint.Fold, expand bool) *differ {
+	d := &differ{
+		ctx: ctx, a: t.newView(a), b: t.newView(b), expand: expand,
 		removed: map[string]entry{}, added: map[string]entry{}, done: map[checkpoint.ID]bool{},
-	}, diff, nil
+	}
+	d.a.other, d.b.other = d.b, d.a
+	return d
 }
 
 func (d *differ) close() {
@@ -370,13 +378,18 @@ func (d *differ) inPlace(id checkpoint.ID) (f found, changed bool, err error) {
 		f.Path = "."
 		return f, changed, err
 	}
-	_, ok, err := d.a.slotOf(id)
+	was, ok, err := d.a.slotOf(id)
 	if err != nil || !ok {
 		return f, false, err
 	}
 	is, ok, err := d.b.slotOf(id)
 	if err != nil || !ok {
 		return f, false, err
+	}
+	if held, err := heldIn(d.b, was); err != nil {
+		return f, false, err
+	} else if held.ID == id {
+		is = was // a name that it has in both, rather than one that is new
 	}
 	a, err := d.a.attr(id)
 	if err != nil {

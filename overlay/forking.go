@@ -78,8 +78,5 @@ func (w *Workspace) differOf(ctx context.Context, from, to checkpoint.Epoch) (*d
 	if err != nil {
 		return nil, err
 	}
-	return &differ{
-		ctx: ctx, a: w.tree.newView(a), b: w.tree.newView(b), expand: true,
-		removed: map[string]entry{}, added: map[string]entry{}, done: map[checkpoint.ID]bool{},
-	}, nil
+	return w.tree.newDiffer(ctx, a, b, true), nil
 }
