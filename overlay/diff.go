@@ -117,10 +117,18 @@ func (w *Workspace) newDiffer(ctx context.Context, op, from, to string, expand b
 			return nil, diff, err
 		}
 	}
-	return &differ{
-		ctx: ctx, a: w.tree.newView(foldA), b: w.tree.newView(foldB), expand: expand,
+	return w.tree.newDiffer(ctx, foldA, foldB, expand), diff, nil
+}
+
+// newDiffer compares two states. What changed between them is on record in one of the two, whichever is the older: where to find it the other has to
+// be told.
+func (t *Tree) newDiffer(ctx context.Context, a, b *checkpoint.Fold, expand bool) *differ {
+	d := &differ{
+		ctx: ctx, a: t.newView(a), b: t.newView(b), expand: expand,
 		removed: map[string]entry{}, added: map[string]entry{}, done: map[checkpoint.ID]bool{},
-	}, diff, nil
+	}
+	d.a.other, d.b.other = d.b, d.a
+	return d
 }
 
 func (d *differ) close() {

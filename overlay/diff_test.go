@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -43,5 +44,47 @@ func TestDiffTellsDirectoriesThatTookEachOthersPlace(t *testing.T) {
 				t.Errorf("got %q, want %q", got, tt.want)
 			}
 		})
+	}
+}
+
+func TestDiffFindsFilesThatOnlyOneStateKnowsOf(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		do   func(s *space)
+		want []string
+	}{
+		{"changed", func(s *space) { s.overwrite("f", "X", 0) }, []string{"modified f"}},
+		{"changed, and a name less", func(s *space) { s.overwrite("f", "X", 0); s.unlink("d/g") }, []string{"deleted d/g", "modified f"}},
+	} {
+		for _, backwards := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, backwards %v", tt.name, backwards), func(t *testing.T) {
+				s := newSpace(t, nil)
+				s.mkdir("d")
+				s.write("f", "content")
+				s.link("f", "d/g")
+				from := s.snapshot()
+				tt.do(s)
+				to := s.snapshot()
+				s.reopen() // so that nothing is in memory
+				want := slices.Clone(tt.want)
+				if backwards {
+					from, to = to, from
+					for i := range want {
+						want[i] = strings.Replace(want[i], "deleted", "created", 1)
+					}
+				}
+				d, err := s.w.Diff(context.Background(), from, to, true)
+				s.ok(err)
+				var got []string
+				for _, c := range d.Changes {
+					got = append(got, fmt.Sprintf("%s %s", c.Kind, c.Path))
+				}
+				slices.Sort(got)
+				slices.Sort(want)
+				if !slices.Equal(got, want) {
+					t.Errorf("got %q, want %q", got, want)
+				}
+			})
+		}
 	}
 }

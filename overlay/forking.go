@@ -53,22 +53,19 @@ func (w *Workspace) DiffEpochs(ctx context.Context, from, to checkpoint.Epoch) (
 			return nil, errs.New(errs.NotFound, op, "", "nobody has kept the state at the beginning of epoch %d", e)
 		}
 	}
-	changes := []Change{}
-	err = w.inspect(func() error {
-		d, err := w.differOf(ctx, from, to)
-		if err != nil {
-			return err
-		}
-		defer d.close()
-		found, err := d.run()
-		if err != nil {
-			return err
-		}
-		for _, c := range found {
-			changes = append(changes, c.Change)
-		}
-		return nil
-	}, func() error { return nil })
+	w.tree.flushMapped()
+	w.tree.lockToLook() // what is not in the log is read from the tree: a change between the two would be told wrongly
+	defer w.tree.unlockLooked()
+	d, err := w.differOf(ctx, from, to)
+	if err != nil {
+		return nil, errs.Ensure(op, "", err)
+	}
+	defer d.close()
+	found, err := d.run()
+	changes := make([]Change, len(found))
+	for i, c := range found {
+		changes[i] = c.Change
+	}
 	return changes, errs.Ensure(op, "", err)
 }
 
@@ -81,8 +78,5 @@ func (w *Workspace) differOf(ctx context.Context, from, to checkpoint.Epoch) (*d
 	if err != nil {
 		return nil, err
 	}
-	return &differ{
-		ctx: ctx, a: w.tree.newView(a), b: w.tree.newView(b), expand: true,
-		removed: map[string]entry{}, added: map[string]entry{}, done: map[checkpoint.ID]bool{},
-	}, nil
+	return w.tree.newDiffer(ctx, a, b, true), nil
 }

@@ -24,6 +24,7 @@ type view struct {
 	places             map[checkpoint.ID]*Node               // inodes that were found
 	missing, searching map[checkpoint.ID]bool                // inodes that are nowhere; that are being looked for
 	at                 map[checkpoint.ID]checkpoint.Slot     // where a walk of the state saw an inode
+	other              *view                                 // of another state, which may know where to look for an inode; or nil
 	pinned             []*Node
 	before             map[checkpoint.ID]checkpoint.Slot // only while a rollback is resumed: where it took inodes from
 	replaced           map[checkpoint.ID]checkpoint.ID   // only then: what it may have put in the place of inodes
@@ -327,6 +328,12 @@ func (v *view) noted(id checkpoint.ID) ([]checkpoint.Slot, error) {
 	}
 	if s, ok := v.at[id]; ok {
 		slots = append(slots, s)
+	}
+	if v.other != nil {
+		slots = append(slots, v.other.slots[id]...)
+		if a, ok := v.other.fold.Attrs[id]; ok && !a.At.Dir.IsZero() {
+			slots = append(slots, a.At)
+		}
 	}
 	return slots, nil
 }

@@ -14,6 +14,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// parts captures a line.
+func (l *line) capture(t *testing.T) treestate.State {
+	t.Helper()
+	s, err := l.tree.Capture()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
 // branchCase is a workspace with branches for a test of a few steps.
 type branchCase struct {
 	*testing.T
@@ -149,6 +159,17 @@ func TestMergeOfDirectoriesThatTookEachOthersPlace(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+func TestMergeOfALinkThatTookTheNameOfAnother(t *testing.T) {
+	c := newBranchCase(t)
+	c.do(write("a", 1), write("b", 2), write("c", 3), snapshotOp, ops.Op{Kind: ops.Fork, Name: "b", N: 1})
+	c.do(on("b", ops.Op{Kind: ops.Link, Path: "b", To: "g"}, ops.Op{Kind: ops.Rename, Path: "a", To: "g", Flags: unix.RENAME_EXCHANGE})...)
+	c.do(ops.Op{Kind: ops.Unlink, Path: "c"}, ops.Op{Kind: ops.Merge, Branch: "b", Name: overlay.ConflictReject})
+	now, old := c.w.lines[""].capture(c.T), c.w.checkpoints[1].capture
+	if now["b"].Sum != old["b"].Sum || now["a"].First != now["b"].First || now["g"].Sum != old["a"].Sum {
+		t.Errorf("the names hold something else: %v", now)
 	}
 }
 

@@ -3,6 +3,7 @@ package test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"path/filepath"
 	"slices"
@@ -12,6 +13,7 @@ import (
 	"github.com/hyperfs/hyperfs/internal/treestate"
 	"github.com/hyperfs/hyperfs/overlay"
 	"github.com/hyperfs/hyperfs/overlay/branch"
+	"github.com/hyperfs/hyperfs/overlay/merge"
 	"github.com/hyperfs/hyperfs/test/ops"
 	"github.com/hyperfs/hyperfs/test/treefs"
 )
@@ -21,6 +23,8 @@ type branchHost interface {
 	Enter(line string) (lineTree, error)
 	// View gives what a line was at a checkpoint.
 	View(id string) (treestate.State, error)
+	// Explain gives the changes between two checkpoints of a line, and proves that they lead from one to the other.
+	Explain(from, to string) ([]overlay.Change, error)
 	Snapshot(line string) (id string, err error)
 	// Rollback goes to where a rollback goes that names nothing if id is "". It gives the ID of the undo checkpoint.
 	Rollback(line, id string, discard bool) (undo string, err error)
@@ -98,6 +102,33 @@ func (h *directHost) View(id string) (treestate.State, error) {
 	t := h.enter(vol, "", vol.Close)
 	s, err := t.Capture()
 	return s, errors.Join(err, t.Leave())
+}
+
+func (h *directHost) Explain(from, to string) ([]overlay.Change, error) {
+	ctx := context.Background()
+	a, err := h.ws.Manager().At(from)
+	if err != nil {
+		return nil, err
+	}
+	defer a.Close()
+	b, err := h.ws.Manager().At(to)
+	if err != nil {
+		return nil, err
+	}
+	defer b.Close()
+	d, err := h.ws.Diff(ctx, from, to, true)
+	if err != nil {
+		return nil, err
+	}
+	p, err := merge.Make(ctx, merge.Input{Base: a, Ours: merge.Side{Volume: b, Changes: d.Changes}, Theirs: merge.Side{Volume: a}})
+	if err != nil {
+		return nil, fmt.Errorf("%w: %v", err, d.Changes)
+	}
+	defer p.Close()
+	if len(p.Ops)+len(p.Conflicts) > 0 {
+		return nil, fmt.Errorf("a merge of nothing does something: %v %v", p.Ops, p.Conflicts)
+	}
+	return d.Changes, nil
 }
 
 func (h *directHost) Snapshot(line string) (string, error) {
@@ -227,6 +258,11 @@ func (h *mountHost) Enter(line string) (lineTree, error) {
 
 func (h *mountHost) View(id string) (treestate.State, error) {
 	return treestate.Capture(h.shelf(branch.KindCheckpoints, id), treestate.Options{})
+}
+
+func (h *mountHost) Explain(from, to string) ([]overlay.Change, error) {
+	d, err := h.client().Diff(context.Background(), control.Between{From: from, To: to}, true)
+	return d.Changes, err
 }
 
 func (h *mountHost) Snapshot(line string) (string, error) {

@@ -74,7 +74,11 @@ func ofBranches(c ops.Chooser, w *branchWorld, l *line) (o ops.Op, ok bool) {
 	case k < 13:
 		return ops.Op{Kind: ops.Rollback, N: ops.ToDefault}, true
 	case len(numbers) > 0:
-		return ops.Op{Kind: ops.Look, N: newest()}, true
+		o = ops.Op{Kind: ops.Look, N: newest()}
+		if from := newest(); from != o.N && w.checkpoints[from].line == w.checkpoints[o.N].line {
+			o.Handle = from
+		}
+		return o, true
 	}
 	return o, false
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -139,7 +140,7 @@ func (w *branchWorld) do(o ops.Op) error {
 	case ops.DropBranch:
 		return w.dropBranch(l)
 	case ops.Look:
-		return w.look(w.checkpoints[o.N])
+		return errors.Join(w.look(w.checkpoints[o.N]), w.lookBetween(w.checkpoints[o.Handle], w.checkpoints[o.N]))
 	}
 	return w.apply(l, o)
 }
@@ -433,6 +434,42 @@ func (w *branchWorld) look(m *mark) error {
 		return fmt.Errorf("a checkpoint does not show what was there: %d of %q\n\t%s", m.n, m.line.name, strings.Join(diff, "\n\t"))
 	}
 	return nil
+}
+
+// lookBetween proves that a diff explains what differs between two checkpoints of a line.
+func (w *branchWorld) lookBetween(from, to *mark) error {
+	if from == nil || to == nil || from.line != to.line {
+		return nil
+	}
+	changes, err := w.host.Explain(from.id, to.id)
+	if err != nil {
+		return fmt.Errorf("diff from checkpoint %d to %d of %q: %w", from.n, to.n, to.line.name, err)
+	}
+	told := map[string]bool{}
+	for _, c := range changes {
+		told[c.Path], told[c.OldPath] = true, true
+	}
+	for p, e := range to.capture { // a diff may name any of the names of an inode
+		told[e.First] = told[e.First] || told[p]
+	}
+	for p, a := range from.capture {
+		b, ok := to.capture[p]
+		if ok && !a.IsDir() && !alike(a, b) && !told[p] && !told[b.First] && !below(told, p) {
+			return fmt.Errorf("the diff from checkpoint %d to %d of %q does not tell of %v: %v", from.n, to.n, to.line.name,
+				treestate.Diff(treestate.State{p: a}, treestate.State{p: b}), changes)
+		}
+	}
+	return nil
+}
+
+// below reports whether one of the paths is above p.
+func below(paths map[string]bool, p string) bool {
+	for dir := path.Dir(p); dir != "."; dir = path.Dir(dir) {
+		if paths[dir] {
+			return true
+		}
+	}
+	return false
 }
 
 func (w *branchWorld) fork(o ops.Op) error {

@@ -72,7 +72,7 @@ const (
 	Fork       Kind = "fork"        // the branch Name, of checkpoint N
 	Merge      Kind = "merge"       // the branch into its parent; Name is the policy, Flags are of MergeDry and MergeAlone
 	DropBranch Kind = "drop-branch" //
-	Look       Kind = "look"        // at what was at checkpoint N
+	Look       Kind = "look"        // at what was at checkpoint N, and where Handle is another one at the diff from there to N
 )
 
 // Flags of Merge.
