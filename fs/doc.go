@@ -30,6 +30,6 @@
 // # Locks
 //
 // openInode.mu comes before all of a volume's. Those of tables (nodes, handles, listings, openInodes.mu, shelf.mu) are short and held
-// over no other call. shelfDir.mu is held while the Shelf names what it has. Who opens a volume of the shelf holds no lock; others who want
+// over no other call; that of the nodes comes before volume.idsMu. shelfDir.mu is held while the Shelf names what it has. Who opens a volume of the shelf holds no lock; others who want
 // the same one wait.
 package fs

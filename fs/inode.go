@@ -44,11 +44,11 @@ func (t *nodeTable) ref(n node) bool {
 	s := &t.shards[id%nodeShards]
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if n.vol.gone() {
-		return false
-	}
 	nlookup := s.m[id].nlookup
-	if nlookup == 0 {
+	switch {
+	case nlookup > 0 && n.vol.gone() || nlookup == 0 && !n.vol.enter(id):
+		return false
+	case nlookup == 0:
 		n.vol.hold()
 	}
 	s.m[id] = inode{n, nlookup + 1}
@@ -87,6 +87,7 @@ func (t *nodeTable) forget(id, nlookup uint64) (n node, refs uint64, gone bool) 
 	}
 	if nlookup >= in.nlookup {
 		delete(s.m, id)
+		in.vol.leave(id)
 		return in.node, in.nlookup, true
 	}
 	in.nlookup -= nlookup
@@ -96,23 +97,26 @@ func (t *nodeTable) forget(id, nlookup uint64) (n node, refs uint64, gone bool) 
 
 // drain takes everything out, and gives it back.
 func (t *nodeTable) drain() {
-	t.evict(t.which(func(node) bool { return true }))
-}
-
-// of gives the nodes of a volume.
-func (t *nodeTable) of(v *volume) []node {
-	return t.which(func(n node) bool { return n.vol == v })
-}
-
-func (t *nodeTable) which(wanted func(node) bool) []node {
 	var all []node
 	for i := range t.shards {
 		s := &t.shards[i]
 		s.mu.Lock()
 		for _, in := range s.m {
-			if wanted(in.node) {
-				all = append(all, in.node)
-			}
+			all = append(all, in.node)
+		}
+		s.mu.Unlock()
+	}
+	t.evict(all)
+}
+
+// of gives the nodes of a volume that was on loan and was given up. There can be many of others: these are not looked at.
+func (t *nodeTable) of(v *volume) []node {
+	var all []node
+	for _, id := range v.known() {
+		s := &t.shards[id%nodeShards]
+		s.mu.Lock()
+		if in, ok := s.m[id]; ok {
+			all = append(all, in.node)
 		}
 		s.mu.Unlock()
 	}

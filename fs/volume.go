@@ -1,6 +1,12 @@
 package fs
 
-import "github.com/hyperfs/hyperfs/overlay"
+import (
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/hyperfs/hyperfs/overlay"
+)
 
 // volume is a tree of files that is a part of the mount: the live tree, the directories of the shelf, or what these show.
 type volume struct {
@@ -12,6 +18,9 @@ type volume struct {
 	// owned says that nothing changes it but requests, and what the kernel is told of: so the kernel may keep pages and listings.
 	owned bool
 	loan  *loan // nil of what is there for as long as the mount is
+
+	idsMu sync.Mutex          // after the node table's
+	ids   map[uint64]struct{} // of its nodes in the node table, so that they are found when it is given up; guarded by idsMu
 }
 
 func newVolume(v overlay.Volume, owned bool) *volume {
@@ -44,6 +53,40 @@ func (v *volume) let() {
 
 // gone reports whether the volume was given up while something of it was in use.
 func (v *volume) gone() bool { return v.loan != nil && v.loan.gone.Load() }
+
+// enter notes that the node table has a node. It is false if the volume was given up; known has all nodes then that were let in.
+func (v *volume) enter(id uint64) bool {
+	if v.loan == nil {
+		return true
+	}
+	v.idsMu.Lock()
+	defer v.idsMu.Unlock()
+	if v.gone() {
+		return false
+	}
+	if v.ids == nil {
+		v.ids = map[uint64]struct{}{}
+	}
+	v.ids[id] = struct{}{}
+	return true
+}
+
+// leave notes that the node table has a node no more.
+func (v *volume) leave(id uint64) {
+	if v.loan == nil {
+		return
+	}
+	v.idsMu.Lock()
+	defer v.idsMu.Unlock()
+	delete(v.ids, id)
+}
+
+// known gives the IDs of the nodes of a volume that is on loan.
+func (v *volume) known() []uint64 {
+	v.idsMu.Lock()
+	defer v.idsMu.Unlock()
+	return slices.Collect(maps.Keys(v.ids))
+}
 
 // reserved reports whether the slot is none that a volume of the shelf may have: that of the store. The live tree sees to its own.
 func (v *volume) reserved(dir overlay.Inode, name string) bool {

@@ -3,11 +3,16 @@
 package overlay
 
 import (
+	"sync"
+
 	"golang.org/x/sys/unix"
 )
 
 // cloneStep is how much is copied at once, in bytes: Tree.mu is shared for as long as one step takes.
 const cloneStep = 1 << 20
+
+// cloneBuffers are kept, as one that is made for each file takes as long as the copying: it is full of pages that nobody has yet.
+var cloneBuffers = sync.Pool{New: func() any { return new([cloneStep]byte) }}
 
 // CloneTo is StateFile.CloneTo. A clone is made of what is underneath, which may be changing: what was saved from there by then is put over it.
 func (f *stateFile) CloneTo(fd int) error {
@@ -66,7 +71,8 @@ func (f *stateFile) cloneUnder(fd int) (cloned bool, err error) {
 
 // copyData copies all but the holes to fd, which is empty.
 func (f *stateFile) copyData(fd int, size int64) error {
-	buf := make([]byte, min(cloneStep, max(size, 1)))
+	buf := cloneBuffers.Get().(*[cloneStep]byte)
+	defer cloneBuffers.Put(buf)
 	for at := int64(0); at < size; {
 		from, err := f.Lseek(at, unix.SEEK_DATA)
 		if err == unix.ENXIO {
@@ -79,7 +85,7 @@ func (f *stateFile) copyData(fd int, size int64) error {
 		if err != nil {
 			return err
 		}
-		if err := f.copyRange(fd, from, to, buf, false); err != nil {
+		if err := f.copyRange(fd, from, to, buf[:], false); err != nil {
 			return err
 		}
 		at = to
@@ -97,9 +103,13 @@ func (f *stateFile) copySaved(fd int) error {
 		}
 	}
 	f.mu.RUnlock()
-	buf := make([]byte, cloneStep)
+	if len(spans) == 0 {
+		return nil
+	}
+	buf := cloneBuffers.Get().(*[cloneStep]byte)
+	defer cloneBuffers.Put(buf)
 	for _, s := range spans {
-		if err := f.copyRange(fd, s.from, s.to, buf, true); err != nil {
+		if err := f.copyRange(fd, s.from, s.to, buf[:], true); err != nil {
 			return err
 		}
 	}

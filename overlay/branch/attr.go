@@ -3,8 +3,6 @@
 package branch
 
 import (
-	"time"
-
 	"github.com/hyperfs/hyperfs/checkpoint"
 	"github.com/hyperfs/hyperfs/overlay"
 	"golang.org/x/sys/unix"
@@ -38,7 +36,6 @@ func (v *Volume) Lookup(dir overlay.Inode, name string) (overlay.Inode, overlay.
 		return nil, overlay.Attr{}, err
 	}
 	defer v.leave()
-	v.used.Store(time.Now().UnixNano())
 	n, err := v.find(d, name, true)
 	if err != nil {
 		return nil, overlay.Attr{}, err

@@ -470,7 +470,7 @@ func (d *differ) contentDiffers(oldID, newID checkpoint.ID, a, b *overlay.Attr) 
 		if a.Size != b.Size {
 			return true, nil
 		}
-		same, err := d.sameContent(oldID, newID)
+		same, err := d.sameContent(oldID, newID, b.Size)
 		return !same, err
 	case unix.S_IFLNK:
 		if oldID == newID {
@@ -491,7 +491,8 @@ func (d *differ) contentDiffers(oldID, newID checkpoint.ID, a, b *overlay.Attr) 
 // compareBuffer is how much is compared at once, in bytes.
 const compareBuffer = 64 << 10
 
-func (d *differ) sameContent(oldID, newID checkpoint.ID) (bool, error) {
+// sameContent compares two contents of a size.
+func (d *differ) sameContent(oldID, newID checkpoint.ID, size int64) (bool, error) {
 	x, err := d.a.openID(oldID)
 	if err != nil {
 		return false, err
@@ -502,7 +503,8 @@ func (d *differ) sameContent(oldID, newID checkpoint.ID) (bool, error) {
 		return false, err
 	}
 	defer y.release()
-	bufX, bufY := make([]byte, compareBuffer), make([]byte, compareBuffer)
+	room := min(compareBuffer, size+1) // one more, to see the end
+	bufX, bufY := make([]byte, room), make([]byte, room)
 	for off := int64(0); ; {
 		if err := d.ctx.Err(); err != nil {
 			return false, err

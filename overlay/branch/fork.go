@@ -175,6 +175,17 @@ func (m *Manager) Branches(f Filter) []checkpoint.Branch {
 	return list
 }
 
+// childrenOf gives those of one branch. The caller holds mu.
+func (m *Manager) childrenOf(num uint64) map[uint64][]string {
+	children := map[uint64][]string{}
+	for _, b := range m.active {
+		if b.ParentNum == num {
+			children[num] = append(children[num], b.Name)
+		}
+	}
+	return children
+}
+
 // childrenLocked gives the names of active branches by the number of what they were forked from. The caller holds mu.
 func (m *Manager) childrenLocked() map[uint64][]string {
 	children := map[uint64][]string{}
@@ -196,15 +207,23 @@ func (m *Manager) Get(name string) (checkpoint.Branch, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	b := m.active[name]
-	for _, o := range m.branches {
-		if o.Name == name && (b == nil || b.Status != checkpoint.BranchActive && o.Num > b.Num) {
-			b = o
-		}
+	if b == nil {
+		b = m.lastEnded(name)
 	}
 	if b == nil {
 		return checkpoint.Branch{}, noBranch("find branch", name)
 	}
-	return described(b, m.childrenLocked()), nil
+	return described(b, m.childrenOf(b.Num)), nil
+}
+
+// lastEnded gives the last branch of a name, which no active one has. The caller holds mu.
+func (m *Manager) lastEnded(name string) (b *checkpoint.Branch) {
+	for _, o := range m.branches {
+		if o.Name == name && (b == nil || o.Num > b.Num) {
+			b = o
+		}
+	}
+	return b
 }
 
 // Lineage gives the branch and those that it was forked from, the oldest first; main is not among them.

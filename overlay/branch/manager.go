@@ -8,8 +8,10 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"runtime/debug"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hyperfs/hyperfs/checkpoint"
@@ -80,6 +82,8 @@ type Manager struct {
 	numMu   sync.Mutex // guards what follows; after all others
 	num     uint64     // the last number that was given out
 	numUpTo uint64     // those that the store knows of
+
+	unloaded atomic.Bool // since unloadIdle began
 
 	work    sync.WaitGroup
 	stop    chan struct{}
@@ -228,7 +232,13 @@ func (m *Manager) collectSoon() {
 	}
 }
 
+// unloadIdle lets go of what nobody uses. The system gets the memory at once, as an idle process may collect none for minutes.
 func (m *Manager) unloadIdle() {
+	defer func() {
+		if m.unloaded.Swap(false) {
+			debug.FreeOSMemory()
+		}
+	}()
 	m.mu.Lock()
 	all := make([]*Volume, 0, len(m.volumes))
 	for _, v := range m.volumes {

@@ -135,7 +135,8 @@ func (v *view) entries(dir checkpoint.ID) (map[string]checkpoint.LayerSlot, erro
 
 func (v *view) attrOf(id checkpoint.ID) (overlay.Attr, error) { return v.attr(v.p, id, v.inodes[id]) }
 
-// places finds where inodes are in main's state, which has no index of that: it walks the tree, until all that is wanted was seen.
+// places finds where inodes are in main's state, which has no index of that. Most were looked up before they were changed, and the state may
+// remember where. For the others it walks the tree, until all that is wanted was seen.
 type places struct {
 	base   overlay.State
 	wanted map[uint64]int // inode numbers of what is no directory, with how many names are left to be found
@@ -164,15 +165,35 @@ func (p *places) want(id checkpoint.ID) error {
 		p.dirs[id] = true
 		return nil
 	}
+	if slot, _, ok := p.remembered(id); ok && a.Nlink == 1 {
+		p.found[id] = []checkpoint.Slot{slot}
+		return nil
+	}
 	p.wanted[id.Ino] = int(a.Nlink)
 	p.left += int(a.Nlink)
 	return nil
+}
+
+// remembered gives a slot that an inode is in, and its type, if the state can tell that by itself.
+func (p *places) remembered(id checkpoint.ID) (slot checkpoint.Slot, kind uint32, ok bool) {
+	base, ok := p.base.(interface {
+		Where(checkpoint.ID) (checkpoint.Slot, uint32, bool)
+	})
+	if !ok {
+		return slot, 0, false
+	}
+	return base.Where(id)
 }
 
 // of gives the names of an inode that was wanted, or of a directory.
 func (p *places) of(id checkpoint.ID) ([]checkpoint.Slot, error) {
 	if id.Birth == bornHere {
 		return nil, nil
+	}
+	if len(p.found[id]) == 0 && p.wanted[id.Ino] == 0 {
+		if slot, kind, ok := p.remembered(id); ok && kind == unix.S_IFDIR { // which has no other name
+			p.found[id] = []checkpoint.Slot{slot}
+		}
 	}
 	for len(p.queue) > 0 && (p.left > 0 || len(p.found[id]) == 0) {
 		dir := p.queue[0]
@@ -200,6 +221,9 @@ func (p *places) walk(dir checkpoint.ID) error {
 		switch {
 		case h.Type == unix.S_IFDIR:
 			p.queue = append(p.queue, h.ID)
+			if len(p.found[h.ID]) > 0 {
+				continue
+			}
 		case p.wanted[h.ID.Ino] == 0:
 			continue
 		default:

@@ -58,6 +58,7 @@ func (v *Volume) enter() error {
 			v.mu.RUnlock()
 			return unix.ESTALE
 		case v.st != nil:
+			v.used.Store(time.Now().UnixNano())
 			return nil
 		}
 		v.mu.RUnlock()
@@ -102,23 +103,45 @@ func (v *Volume) loadLocked() error {
 	return nil
 }
 
-// unload lets go of what is only needed while somebody uses the volume, and reports whether there is nothing left.
+// unload lets go of what is only needed while somebody uses the volume, and reports whether there is nothing left. A branch is loaded again
+// when the kernel asks for what it remembers of it. A state that is past and which nobody needs any more could not be: it stays as long as
+// somebody has a node.
 func (v *Volume) unload(idle time.Duration) bool {
 	if !v.mu.TryLock() {
 		return false
 	}
 	defer v.mu.Unlock()
-	if v.st == nil {
+	if v.st != nil {
+		recent := time.Since(time.Unix(0, v.used.Load())) < idle
+		if recent || v.isBusy() || v.readonly && v.isHeld() {
+			return false
+		}
+		v.closeState()
+		v.m.unloaded.Store(true)
+	}
+	return !v.isHeld()
+}
+
+// isHeld reports whether somebody has a node besides the root, or something open.
+func (v *Volume) isHeld() bool {
+	v.nodesMu.Lock()
+	defer v.nodesMu.Unlock()
+	return len(v.nodes) > 1 || len(v.orphans) > 0 || v.root != nil && (v.root.children > 0 || v.root.pins > 0)
+}
+
+// isBusy reports whether there is something open, work under way, or an inode without a name, of which only the node knows.
+func (v *Volume) isBusy() bool {
+	v.nodesMu.Lock()
+	defer v.nodesMu.Unlock()
+	if len(v.orphans) > 0 {
 		return true
 	}
-	v.nodesMu.Lock()
-	held := len(v.nodes) > 1 || len(v.orphans) > 0 || v.root.children > 0 || v.root.pins > 0
-	v.nodesMu.Unlock()
-	if held || time.Since(time.Unix(0, v.used.Load())) < idle {
-		return false
+	for _, n := range v.nodes {
+		if n.pins > 0 {
+			return true
+		}
 	}
-	v.closeState()
-	return true
+	return false
 }
 
 // closeState lets the state go. The caller holds mu alone.

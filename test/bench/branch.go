@@ -62,7 +62,7 @@ func (b *bench) forkers() []forker {
 	}
 	all = append(all, &copies{})
 	if installed("git") {
-		all = append(all, &commits{})
+		all = append(all, &worktrees{})
 	}
 	if os.Geteuid() == 0 && installed("mkfs.btrfs", "btrfs", "losetup") {
 		all = append(all, &subvolumes{})
@@ -96,26 +96,30 @@ func (b *bench) forksOf(l lower, k forker, files int, fork, drop string) error {
 	}
 	rounds := b.o.repeat
 	if _, ok := k.(*snapshots); ok {
-		rounds = max(rounds, b.scale(300))
+		rounds = max(rounds, b.scale(500))
 	}
-	for n := range rounds {
-		name := fmt.Sprintf("branch-%d", n)
-		start := time.Now()
-		err := k.fork(b.ctx, name)
-		b.report.add(l, fork, k.name(), time.Since(start), err)
-		if err == nil {
-			start = time.Now()
-			err = k.dropFork(b.ctx, name)
-			b.report.add(l, drop, k.name(), time.Since(start), err)
-		}
-		if err != nil {
-			return b.ctx.Err()
-		}
+	name := func(n int) string { return fmt.Sprintf("branch-%d", n) }
+	if !b.timed(l, fork, k, rounds, func(n int) error { return k.fork(b.ctx, name(n)) }) ||
+		!b.timed(l, drop, k, rounds, func(n int) error { return k.dropFork(b.ctx, name(n)) }) {
+		return b.ctx.Err()
 	}
 	if s, ok := k.(*snapshots); ok {
 		b.branchCheckpoints(l, s, files)
 	}
 	return b.ctx.Err()
+}
+
+// timed does something a number of times, and reports whether it could.
+func (b *bench) timed(l lower, line string, k keeper, rounds int, fn func(n int) error) bool {
+	for n := range rounds {
+		start := time.Now()
+		err := fn(n)
+		b.report.add(l, line, k.name(), time.Since(start), err)
+		if err != nil || b.ctx.Err() != nil {
+			return false
+		}
+	}
+	return true
 }
 
 // branchLines name what branchCheckpoints measures.
@@ -192,15 +196,19 @@ func (k *copies) dropFork(ctx context.Context, name string) error {
 	return command(ctx, k.dir, "rm", "-rf", name)
 }
 
-func (k *commits) fork(ctx context.Context, name string) error {
+// worktrees makes a working tree of a commit.
+type worktrees struct{ commits }
+
+func (k *worktrees) name() string { return "git worktree" }
+func (k *worktrees) fork(ctx context.Context, name string) error {
 	return command(ctx, k.dir, "git", "worktree", "add", "-q", "--detach", k.worktree(name))
 }
-func (k *commits) dropFork(ctx context.Context, name string) error {
+func (k *worktrees) dropFork(ctx context.Context, name string) error {
 	return command(ctx, k.dir, "git", "worktree", "remove", "--force", k.worktree(name))
 }
 
-// worktree is outside the tree, which is the whole of what is removed in the end, but for what a failure leaves.
-func (k *commits) worktree(name string) string { return k.dir + "-" + name }
+// worktree is in the directory of all: a file of the tree that git does not know, but that is removed with it.
+func (k *worktrees) worktree(name string) string { return filepath.Join(k.dir, ".git", name) }
 
 func (k *subvolumes) fork(ctx context.Context, name string) error {
 	return inOrder(ctx, k.mnt, "btrfs -q subvolume snapshot tree "+name)
