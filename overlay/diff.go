@@ -423,10 +423,7 @@ func (d *differ) keptSlot(id checkpoint.ID) (slot checkpoint.Slot, ok bool, err 
 // keeps reports whether a slot holds an inode in both states.
 func (d *differ) keeps(s checkpoint.Slot, id checkpoint.ID) (bool, error) {
 	for _, v := range []*view{d.a, d.b} {
-		if alive, err := v.dirAlive(s.Dir); err != nil || !alive {
-			return false, err
-		}
-		if o, err := v.lookup(s); err != nil || o.ID != id {
+		if o, err := heldIn(v, s); err != nil || o.ID != id {
 			return false, err
 		}
 	}
