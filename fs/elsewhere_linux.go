@@ -6,10 +6,13 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/hyperfs/hyperfs/overlay"
 )
 
-// usedElsewhere gives a process in a mount namespace of its own which the mount would live on in: an unmount here would not reach it, and wait
-// for its end. It is 0 where there is none, or none that this user may look at.
+// usedElsewhere gives a process in a mount namespace of its own that has a branch or a checkpoint of the mount somewhere: an unmount here would not
+// reach it, and wait for its end. It is 0 where there is none, or none that this user may look at. Who has the mount only because a new namespace
+// begins with all mounts is not meant: there is no telling whether they use it, and most do not.
 func (m *Server) usedElsewhere() (pid int) {
 	here, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -42,7 +45,7 @@ func (m *Server) usedElsewhere() (pid int) {
 	return 0
 }
 
-// staysIn reports whether another namespace has something of our mount, which does not go with ours.
+// staysIn reports whether another namespace has something of our shelf, which does not go with our mount.
 func staysIn(mountinfo string, own mountEntry) bool {
 	var groups []string // those that our unmount spreads to
 	for _, p := range own.peers {
@@ -52,6 +55,6 @@ func staysIn(mountinfo string, own mountEntry) bool {
 	}
 	return slices.ContainsFunc(parseMounts(mountinfo), func(b mountEntry) bool {
 		spread := slices.ContainsFunc(b.peers, func(p string) bool { return slices.Contains(groups, p) })
-		return b.device == own.device && b.kind == mountType && !spread
+		return b.device == own.device && b.kind == mountType && !spread && strings.HasPrefix(b.root, "/"+overlay.StoreName+"/")
 	})
 }

@@ -142,7 +142,7 @@ func (m *Server) Unmount(lazy bool) error {
 	default:
 	}
 	if pid := m.usedElsewhere(); pid != 0 && !lazy {
-		return errs.New(errs.Busy, "unmount", m.mountpoint, "process %d has it in a mount namespace of its own, as hyperfs exec --branch and containers do", pid).
+		return errs.New(errs.Busy, "unmount", m.mountpoint, "process %d has a branch in a mount namespace of its own, as hyperfs exec --branch and containers do", pid).
 			WithHint("end it, or unmount with --lazy")
 	}
 	binds, err := m.unbindAll(lazy)

@@ -27,7 +27,6 @@ package main
 import (
 	"fmt"
 	"os"
-	"os"
 	"syscall"
 )
 
