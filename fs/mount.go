@@ -8,6 +8,7 @@ import (
 	"runtime/debug"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
+	"github.com/hyperfs/hyperfs/internal/errs"
 	"github.com/hyperfs/hyperfs/overlay"
 )
 
@@ -139,6 +140,10 @@ func (m *Server) Unmount(lazy bool) error {
 	case <-m.done:
 		return nil
 	default:
+	}
+	if pid := m.usedElsewhere(); pid != 0 && !lazy {
+		return errs.New(errs.Busy, "unmount", m.mountpoint, "process %d has a branch in a mount namespace of its own, as hyperfs exec --branch and containers do", pid).
+			WithHint("end it, or unmount with --lazy")
 	}
 	binds, err := m.unbindAll(lazy)
 	if err != nil {

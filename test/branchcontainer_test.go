@@ -26,7 +26,6 @@ package main
 import (
 	"fmt"
 	"os"
-	"os"
 	"syscall"
 )
 

@@ -242,8 +242,9 @@ func (p parallel) merge(n int, o overlay.MergeOptions, becomes ...string) overla
 	return r
 }
 
+// It is not parallel to other tests: every command in a branch has a mount namespace of its own, with all mounts that there are, and the daemons
+// of those would end no sooner than the command.
 func TestSixteenBranchesBuildAtOnce(t *testing.T) {
-	t.Parallel()
 	p := newParallel(t)
 	end, edited := make(chan struct{}), make(chan error, 1)
 	go func() { edited <- p.editMain(end) }()
