@@ -139,6 +139,7 @@ func TestMergeOfDirectoriesThatTookEachOthersPlace(t *testing.T) {
 		"over an empty one": {move("d", "empty", 0)},
 		"and a new one":     {move("d", "x", 0), mkdir("d"), write("d/g", 5)},
 		"exchanged":         {move("d", "e", unix.RENAME_EXCHANGE)},
+		"with a new one":    {move("d", "e", unix.RENAME_EXCHANGE), mkdir("d/new"), write("d/new/g", 5)},
 		"in a ring":         {move("d", "x", 0), move("e", "d", 0), move("x", "e", 0)},
 	} {
 		for _, parent := range []string{"", "b"} {

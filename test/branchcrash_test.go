@@ -193,7 +193,7 @@ func TestCrashOfBranchesAtEveryPointLosesNothing(t *testing.T) {
 	t.Parallel()
 	first := seed(t)
 	repeat(t, 30, func() {
-		killed, wanted := 0, kills(t, 35)
+		killed, wanted := 0, kills(t, 25)
 		for range 4 { // not every life passes every point as often as it is to die there
 			if killed < wanted && !t.Failed() {
 				first++
@@ -247,7 +247,7 @@ func TestCrashOfBranchesAtRandomLosesNothing(t *testing.T) {
 	t.Parallel()
 	first := seed(t)
 	repeat(t, 30, func() {
-		killed, wanted := 0, kills(t, 20)
+		killed, wanted := 0, kills(t, 17)
 		for killed < wanted && !t.Failed() {
 			first++
 			seed := first

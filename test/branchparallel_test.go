@@ -253,7 +253,7 @@ func (w *worker) merge(name string) error {
 }
 
 func TestBranchesInParallelDoNotSeeEachOther(t *testing.T) {
-	const workers, rounds = 4, 6
+	const workers, rounds = 4, 4
 	dir := memory(t)
 	ws := filepath.Join(dir, "workspace")
 	for i := range workers + 1 {

@@ -130,6 +130,8 @@ func (s *shuffle) place(n *node) bool {
 	op := Op{Do: Mkdir, Path: join(s.path(n.at.dir), n.at.name), Type: overlay.TypeName(n.mode)}
 	if _, there := s.at[n]; there {
 		op.Do, op.From = Rename, s.path(n)
+	} else if op.Path != mergedPath(n) {
+		return false // it gets its attributes by this path when all is done
 	}
 	s.ops = append(s.ops, op)
 	s.put(n, n.at)
