@@ -33,13 +33,13 @@ func amount(t *testing.T, env string, n int) int {
 // steps is how many operations a test with the given share (percent) of all has to make.
 func steps(t *testing.T, share int) int {
 	t.Helper()
-	return max(amount(t, envSteps, 20_000)*share/100, sequenceSteps)
+	return max(amount(t, envSteps, 15_000)*share/100, sequenceSteps)
 }
 
 // kills is how many kills a test with the given share (percent) of all makes.
 func kills(t *testing.T, share int) int {
 	t.Helper()
-	return max(amount(t, envKills, 210)*share/100, 1)
+	return max(amount(t, envKills, 165)*share/100, 1)
 }
 
 // seed begins what is random in a test. With CI=true it is always the same for one test, so that no change is blamed for what
