@@ -35,7 +35,7 @@ func (m *Server) usedElsewhere() (pid int) {
 		}
 		seen[ns] = true
 		there, err := os.ReadFile(dir + "/mountinfo")
-		if err != nil || !staysIn(string(there), own) {
+		if err != nil || !staysIn(string(there), string(here), own) {
 			continue
 		}
 		if pid, err := strconv.Atoi(filepath.Base(dir)); err == nil {
@@ -45,16 +45,23 @@ func (m *Server) usedElsewhere() (pid int) {
 	return 0
 }
 
-// staysIn reports whether another namespace has something of our shelf, which does not go with our mount.
-func staysIn(mountinfo string, own mountEntry) bool {
+// staysIn reports whether another namespace has something of our shelf, at a place of its own, which does not go with our mount.
+func staysIn(there, here string, own mountEntry) bool {
+	binds := map[[2]string]bool{} // ours, of which another namespace may have begun with copies
+	for _, b := range parseMounts(here) {
+		if b.device == own.device {
+			binds[[2]string{b.root, b.point}] = true
+		}
+	}
 	var groups []string // those that our unmount spreads to
 	for _, p := range own.peers {
 		if id, ok := strings.CutPrefix(p, "shared:"); ok {
 			groups = append(groups, "shared:"+id, "master:"+id)
 		}
 	}
-	return slices.ContainsFunc(parseMounts(mountinfo), func(b mountEntry) bool {
+	return slices.ContainsFunc(parseMounts(there), func(b mountEntry) bool {
 		spread := slices.ContainsFunc(b.peers, func(p string) bool { return slices.Contains(groups, p) })
-		return b.device == own.device && b.kind == mountType && !spread && strings.HasPrefix(b.root, "/"+overlay.StoreName+"/")
+		return b.device == own.device && b.kind == mountType && !spread && !binds[[2]string{b.root, b.point}] &&
+			strings.HasPrefix(b.root, "/"+overlay.StoreName+"/")
 	})
 }

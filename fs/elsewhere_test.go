@@ -14,6 +14,7 @@ func TestAMountStaysWhereUnmountingDoesNotSpread(t *testing.T) {
 		{private, "90 1 0:50 /.hyperfs/branches/b /w rw - fuse.hyperfs hyperfs rw\n", true},
 		{private, "90 1 0:50 /.hyperfs/branches/b /w rw,relatime master:7 - fuse.hyperfs hyperfs rw\n", true},
 		{private, "90 1 0:50 / /w rw - fuse.hyperfs hyperfs rw\n", false},
+		{private, "90 1 0:50 /.hyperfs/branches/b /bound rw - fuse.hyperfs hyperfs rw\n", false},
 		{private, "90 1 0:51 /.hyperfs/branches/b /w rw - fuse.hyperfs hyperfs rw\n", false},
 		{private, "90 1 0:50 /.hyperfs/branches/b /w rw - tmpfs hyperfs rw\n", false},
 		{shared, "90 1 0:50 /.hyperfs/branches/b /w rw - fuse.hyperfs hyperfs rw\n", true},
@@ -21,7 +22,7 @@ func TestAMountStaysWhereUnmountingDoesNotSpread(t *testing.T) {
 		{shared, "90 1 0:50 /.hyperfs/branches/b /w rw shared:9 master:7 - fuse.hyperfs hyperfs rw\n", false},
 		{shared, "90 1 0:50 /.hyperfs/branches/b /w rw shared:9 master:1 - fuse.hyperfs hyperfs rw\n", true},
 	} {
-		if got := staysIn(tt.there, tt.own); got != tt.want {
+		if got := staysIn(tt.there, "80 1 0:50 /.hyperfs/branches/b /bound rw - fuse.hyperfs hyperfs rw\n", tt.own); got != tt.want {
 			t.Errorf("%v, and there %q: %v", tt.own.peers, tt.there, got)
 		}
 	}
