@@ -163,13 +163,6 @@ func (s *state) isEmpty(dir checkpoint.ID) (empty bool, err error) {
 	return empty, err
 }
 
-// inode tells where an inode is.
-func (s *state) inode(id checkpoint.ID) inode {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return s.inodes[id]
-}
-
 // held is lookup, with a zero ID for nothing. The caller has the state alone, or holds mu.
 func (s *state) held(slot checkpoint.Slot) (checkpoint.LayerSlot, error) {
 	h, err := s.lookup(slot)

@@ -37,7 +37,7 @@ func (m *merger) settle() error {
 		for _, c := range clashes {
 			m.plan.Conflicts = append(m.plan.Conflicts, *c.conflict)
 		}
-		if round > 0 && (len(clashes) == 0 || m.plan.Clean() == false) {
+		if round > 0 && (len(clashes) == 0 || !m.plan.Clean()) {
 			break
 		}
 		clashes = m.structure()
