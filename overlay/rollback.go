@@ -21,7 +21,7 @@ type intent struct {
 	Drop   bool             `json:"drop"`  // keep no undo checkpoint
 }
 
-// Rollback makes the workspace what it was at a checkpoint; with an empty ID, at the newest one that is no undo checkpoint.
+// Rollback makes the workspace what it was at a checkpoint; with an empty ID, at the one that its state comes from.
 // Everything is verified before anything is touched, and nothing is ever seen half done. What was there before can be had back with Undo.
 // Errors: NOT_FOUND, ROLLBACK for a checkpoint that is not active, INTEGRITY for a preimage that is missing or corrupt.
 func (w *Workspace) Rollback(ctx context.Context, id string, o RollbackOptions) (RollbackResult, error) {

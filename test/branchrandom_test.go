@@ -190,8 +190,8 @@ func (p branchLife) run(t *testing.T, length int) {
 
 func TestDifferentialBranchesAreLikePlainDirectories(t *testing.T) {
 	for _, l := range []lower{
-		{name: "tmpfs", share: 100, mount: func(t *testing.T) string { return testfs.Tmpfs(t, 1<<30) }, fill: seedTree},
-		{name: "ext4", share: 30, mount: func(t *testing.T) string { return testfs.Ext4(t, 512<<20) }, fill: seedTree},
+		{name: "branches-tmpfs", share: 15, mount: func(t *testing.T) string { return testfs.Tmpfs(t, 1<<30) }, fill: seedTree},
+		{name: "branches-ext4", share: 5, mount: func(t *testing.T) string { return testfs.Ext4(t, 512<<20) }, fill: seedTree},
 	} {
 		t.Run(l.name, func(t *testing.T) {
 			t.Parallel()
@@ -211,7 +211,7 @@ func openDirect(ws string, variant uint32) (branchHost, error) {
 
 func TestDifferentialBranchesInTheMountAreLikePlainDirectories(t *testing.T) {
 	needMount(t)
-	l := lower{name: "branches-mount", share: 5, mount: func(t *testing.T) string { return testfs.Tmpfs(t, 1<<30) }, fill: seedTree}
+	l := lower{name: "branches-mount", share: 2, mount: func(t *testing.T) string { return testfs.Tmpfs(t, 1<<30) }, fill: seedTree}
 	gen := func() *ops.Generator {
 		g := inBranch()
 		g.NoShift = true

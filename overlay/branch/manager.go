@@ -479,7 +479,6 @@ func (m *Manager) At(id string) (*Volume, error) {
 	})
 }
 
-// knows reports whether a checkpoint is of a branch.
 // isActive reports whether there is an active branch of that name.
 func (m *Manager) isActive(name string) bool {
 	m.mu.Lock()
@@ -487,6 +486,7 @@ func (m *Manager) isActive(name string) bool {
 	return m.active[name] != nil
 }
 
+// knows reports whether a checkpoint is of a branch.
 func (m *Manager) knows(id string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
