@@ -165,7 +165,7 @@ func TestRequestsAreWhatTheDocumentSays(t *testing.T) {
 		"RollbackOptions": overlay.RollbackOptions{Discard: true, Branch: "a"},
 		"PromoteOptions":  PromoteOptions{Patch: true},
 		"UnmountOptions":  UnmountOptions{Lazy: true, Force: true},
-		"ForkOptions":     overlay.ForkOptions{Name: "a", From: "b", Subagent: "c", Agent: "d", Message: "e"},
+		"ForkOptions":     overlay.ForkOptions{Name: "a", From: "b", Branch: "f", Subagent: "c", Agent: "d", Message: "e"},
 		"MergeOptions":    overlay.MergeOptions{OnConflict: "theirs", DryRun: true, Exclusive: true},
 	} {
 		schema := check.schemas[name].(map[string]any)

@@ -31,7 +31,8 @@ const MainBranch = "main"
 // ForkOptions say what to fork. Only Name is required.
 type ForkOptions struct {
 	Name     string `json:"name"`               // of the branch
-	From     string `json:"from,omitempty"`     // a checkpoint of main or of a branch; "" means the newest of main, and one is made where there is none
+	From     string `json:"from,omitempty"`     // a checkpoint of main or of a branch; "" means the newest of Branch, and one is made where there is none
+	Branch   string `json:"branch,omitempty"`   // what is forked, where From does not say it; "" means main
 	Subagent string `json:"subagent,omitempty"` // "" means that of From
 	Agent    string `json:"agent,omitempty"`    // "" means that of From
 	Message  string `json:"message,omitempty"`

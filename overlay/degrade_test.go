@@ -80,7 +80,10 @@ func ailingSpace(t *testing.T, tier string, err error) (w *Workspace, a *ailing)
 	t.Cleanup(func() { _ = w.Close() })
 	a = &ailing{Strategy: w.tiers.current, err: err}
 	a.healthy.Store(ailingFiles / 2)
-	w.tiers.current, w.tiers.slowSave = a, testSlow
+	w.tiers.current = a
+	if err == nil { // one that fails is not to be left for being slow as well
+		w.tiers.slowSave = testSlow
+	}
 	if _, err := w.Snapshot(context.Background(), SnapshotOptions{}); err != nil {
 		t.Fatal(err)
 	}

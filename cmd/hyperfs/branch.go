@@ -35,12 +35,13 @@ func forkCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "fork",
 		Usage:     "make a branch and print its name",
-		UsageText: "hyperfs fork [--from ID] [-m MSG] [--subagent S] [--agent A] NAME",
-		Description: example("It begins as the newest checkpoint of main, or as the one that --from names, which may be of another branch. It costs the same\n"+
+		UsageText: "hyperfs fork [--from ID | --branch B] [-m MSG] [--subagent S] [--agent A] NAME",
+		Description: example("It begins as the newest checkpoint of main or of the branch B, which gets one if it has none, or as the one that --from names. It costs the same\n"+
 			"however large that is. The branch is at .hyperfs/branches/NAME below the mount, and exec runs commands in it.",
 			"hyperfs fork fix-1", "hyperfs fork --from ckpt_01JD2Q4Z9V4Z8J6S3N2T5W7X9A fix-2"),
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "from", Usage: "ID of the checkpoint that it begins as"},
+			&cli.StringFlag{Name: "branch", EnvVars: []string{envBranch}, Usage: "fork this branch instead of main"},
 			&cli.StringFlag{Name: "message", Aliases: []string{"m"}, Usage: "what it is for"},
 			&cli.StringFlag{Name: "subagent", Usage: "subagent that it is for (default: the checkpoint's)"},
 			&cli.StringFlag{Name: "agent", Usage: "agent that it is for (default: the checkpoint's)"},
@@ -51,7 +52,7 @@ func forkCommand() *cli.Command {
 }
 
 func fork(c *cli.Context) error {
-	o := overlay.ForkOptions{Name: c.Args().First(), Message: c.String("message")}
+	o := overlay.ForkOptions{Name: c.Args().First(), Message: c.String("message"), Branch: branchOf(c)}
 	for name, field := range map[string]*string{"from": &o.From, "subagent": &o.Subagent, "agent": &o.Agent} {
 		v, err := given(c, name)
 		if err != nil {

@@ -479,6 +479,18 @@ func (m *Manager) At(id string) (*Volume, error) {
 	})
 }
 
+// newestID gives the checkpoint of its own that the state of an active branch comes from, "" where there is none.
+func (m *Manager) newestID(name string) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if b := m.active[name]; b != nil {
+		if c := m.newest(b); c != nil {
+			return c.ID
+		}
+	}
+	return ""
+}
+
 // isActive reports whether there is an active branch of that name.
 func (m *Manager) isActive(name string) bool {
 	m.mu.Lock()

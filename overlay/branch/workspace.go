@@ -120,11 +120,17 @@ func (f *Workspace) tell(kind string, names ...string) {
 	}
 }
 
-// Fork makes a branch. Where main has no checkpoint to fork from, one is made.
+// Fork makes a branch. Where what is forked has no checkpoint, one is made.
 func (f *Workspace) Fork(ctx context.Context, o overlay.ForkOptions) (checkpoint.Branch, error) {
+	if o.From == "" && o.Branch != "" && o.Branch != Main {
+		var err error
+		if o.From, err = f.newestOf(ctx, o); err != nil {
+			return checkpoint.Branch{}, err
+		}
+	}
 	b, err := f.fork(ctx, o)
 	if errs.CodeOf(err) == errs.NotFound && o.From == "" {
-		if _, err := f.Workspace.Snapshot(ctx, overlay.SnapshotOptions{CreatedBy: "fork", Message: "before the fork of " + o.Name}); err != nil {
+		if _, err := f.Workspace.Snapshot(ctx, overlay.SnapshotOptions{CreatedBy: "fork", Message: beforeFork(o.Name)}); err != nil {
 			return b, err
 		}
 		b, err = f.fork(ctx, o)
@@ -136,6 +142,22 @@ func (f *Workspace) Fork(ctx context.Context, o overlay.ForkOptions) (checkpoint
 	f.Announce(overlay.Event{Type: "fork", Checkpoint: b.ForkPoint, Data: b})
 	return b, nil
 }
+
+// newestOf gives the checkpoint that the state of a branch comes from, and makes one where that is no checkpoint of its own.
+func (f *Workspace) newestOf(ctx context.Context, o overlay.ForkOptions) (string, error) {
+	if id := f.branches.newestID(o.Branch); id != "" {
+		return id, nil
+	}
+	h, err := f.In(o.Branch)
+	if err != nil {
+		return "", err
+	}
+	c, err := h.Snapshot(ctx, overlay.SnapshotOptions{CreatedBy: "fork", Message: beforeFork(o.Name)})
+	return c.ID, err
+}
+
+// beforeFork is the message of a checkpoint that is made to be forked.
+func beforeFork(name string) string { return "before the fork of " + name }
 
 func (f *Workspace) fork(ctx context.Context, o overlay.ForkOptions) (checkpoint.Branch, error) {
 	return f.branches.Fork(ctx, o.Name, o.From, ForkOptions{Subagent: o.Subagent, Agent: o.Agent, Message: o.Message})
