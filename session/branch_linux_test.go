@@ -2,6 +2,7 @@ package session_test
 
 import (
 	"context"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -282,5 +283,31 @@ func TestABranchStandsInAContainerThatHidesPartsOfProc(t *testing.T) {
 	stopped(t, filepath.Join(ws, "source"))
 	if read(t, ws, "source/ran") != "\n" {
 		t.Error("the command of the sandbox ran")
+	}
+}
+
+// A workspace that is unmounted while a command runs in a branch of another one would else be in use until that ends.
+func TestWhatOthersUnmountIsGoneHereTooWhereMountsAreShared(t *testing.T) {
+	if os.Geteuid() != 0 {
+		missing(t, "mounting needs root")
+	}
+	top := tempDir(t)
+	must(t, unix.Mount("tmpfs", top, "tmpfs", 0, ""))
+	defer unix.Unmount(top, unix.MNT_DETACH)
+	must(t, unix.Mount("", top, "", unix.MS_SHARED, ""))
+	ws, source, other := filepath.Join(top, "ws"), filepath.Join(top, "source"), filepath.Join(top, "other")
+	must(t, errors.Join(os.Mkdir(ws, 0o755), os.Mkdir(source, 0o755), os.Mkdir(other, 0o755)))
+	must(t, unix.Mount("tmpfs", other, "tmpfs", 0, ""))
+	c := inBranch(ws, source, `grep -c "$OTHER" /proc/self/mountinfo; echo >ready; for _ in $(seq 500); do grep -q "$OTHER" /proc/self/mountinfo || break; sleep 0.02; done; grep -c "$OTHER" /proc/self/mountinfo; pwd`)
+	c.Env = []string{"OTHER=" + other}
+	p, err := c.Start(context.Background())
+	must(t, err)
+	for read(t, source, "ready") == "" {
+		time.Sleep(10 * time.Millisecond)
+	}
+	must(t, unix.Unmount(other, 0))
+	r, err := p.Wait()
+	if want := "1\n0\n" + ws; err != nil || strings.TrimSpace(string(r.Stdout)) != want {
+		t.Errorf("%v, %q, want %q", err, r.Stdout, want)
 	}
 }

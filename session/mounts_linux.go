@@ -8,8 +8,7 @@ import (
 
 // makeMounts makes the command's view of files, in the helper's own mount namespace.
 func (h helper) makeMounts() error {
-	// From here on nothing that we mount is seen by others, nor what they mount by us.
-	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+	if err := unix.Mount("", "/", "", unix.MS_REC|h.propagation(), ""); err != nil {
 		return unsupported("mounts cannot be made private", err)
 	}
 	if h.PIDs {
@@ -27,6 +26,15 @@ func (h helper) makeMounts() error {
 		return unsupported("the branch cannot stand at "+h.Workspace, err)
 	}
 	return nil
+}
+
+// propagation says how our mounts and those of others have to do with each other: nothing that we mount is seen by them. What they unmount
+// goes here too, or it would be in use until the command ends; but into a sandbox nothing new may come.
+func (h helper) propagation() uintptr {
+	if h.Sandbox != nil {
+		return unix.MS_PRIVATE
+	}
+	return unix.MS_SLAVE
 }
 
 // mountProc mounts the /proc of our PID namespace. The outer one would show other processes, and ours under other numbers.
