@@ -10,6 +10,7 @@ done
 
 work=$(mktemp -d)
 export WINEPREFIX="$work/prefix" WINEDEBUG=-all WINEDLLOVERRIDES='mscoree,mshtml=' GOOS=windows GOARCH=amd64 CGO_ENABLED=0
+export LC_ALL=C.UTF-8 # what names outside ASCII are on the disk: Wine has them as the locale says
 unset DISPLAY
 trap 'timeout 20 wineserver -k || true; rm -rf "$work"' EXIT
 
