@@ -563,8 +563,10 @@ func (w *branchWreck) checkProtected() error {
 			return fmt.Errorf("changes of %q after the kill were rolled back: %w", name, err)
 		}
 	}
-	if err := errors.Join(w.host.GC(), w.leave(), w.host.Restart(), w.host.Check(), w.enter()); err != nil {
-		return err
+	for _, step := range []func() error{w.host.GC, w.leave, w.host.Restart, w.host.Check, w.enter} {
+		if err := step(); err != nil {
+			return err
+		}
 	}
 	for name, l := range w.lines {
 		if err := treeIs(l, states[name]); err != nil {

@@ -8,8 +8,10 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/hyperfs/hyperfs/control"
+	"github.com/hyperfs/hyperfs/internal/errs"
 	"github.com/hyperfs/hyperfs/internal/treestate"
 	"github.com/hyperfs/hyperfs/overlay"
 	"github.com/hyperfs/hyperfs/overlay/branch"
@@ -68,10 +70,18 @@ func newDirectHost(dir string, o treeOptions) (*directHost, error) {
 	return h, h.open()
 }
 
-func (h *directHost) open() (err error) {
-	if h.ws, err = branch.Open(h.o.config(h.dir)); err != nil {
+// open opens the workspace. A child that another test is just starting has a copy of every descriptor for a moment, also of the one that the store's lock is
+// held by.
+func (h *directHost) open() error {
+	w, err := branch.Open(h.o.config(h.dir))
+	for wait := time.Millisecond; errs.CodeOf(err) == errs.Busy && wait < 4*time.Second; wait *= 2 {
+		time.Sleep(wait)
+		w, err = branch.Open(h.o.config(h.dir))
+	}
+	if err != nil {
 		return err
 	}
+	h.ws = w
 	h.ws.Tree().SetNotifier(&h.trees)
 	h.ws.Manager().SetNotifier(&h.trees)
 	return nil
