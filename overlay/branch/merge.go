@@ -104,13 +104,11 @@ func (j *join) freeze(ctx context.Context) (err error) {
 	if j.sealed, err = m.Snapshot(ctx, j.b.Name, overlay.SnapshotOptions{CreatedBy: createdByMerge, Message: "what is merged"}); err != nil {
 		return err
 	}
-	if !j.result.Merged {
-		j.undo = append(j.undo, func() {
-			if !j.result.Merged { // else it ends with the branch
-				_ = m.DropCheckpoint(context.Background(), j.sealed.ID)
-			}
-		})
-	}
+	j.undo = append(j.undo, func() {
+		if !j.result.Merged { // else it ends with the branch
+			_ = m.DropCheckpoint(context.Background(), j.sealed.ID)
+		}
+	})
 	if j.theirs, err = m.At(j.sealed.ID); err != nil {
 		return err
 	}
@@ -134,12 +132,7 @@ func (j *join) close() {
 func (j *join) run(ctx context.Context) (err error) {
 	crash.Point("merge-sealed")
 	for range mergeTries {
-		if j.b.Parent == Main {
-			err = j.intoMain(ctx)
-		} else {
-			err = j.intoBranch(ctx)
-		}
-		if errs.CodeOf(err) != errs.Busy {
+		if err = j.into(ctx); errs.CodeOf(err) != errs.Busy {
 			break
 		}
 	}
@@ -216,10 +209,13 @@ func countOf(conflicts int) string {
 // before is the message of the checkpoint that is made of the parent, and of the undo checkpoint.
 func (j *join) before() string { return "before the merge of " + j.b.Name }
 
-// intoMain merges into the live tree.
-func (j *join) intoMain(ctx context.Context) (err error) {
-	w := j.f.Workspace
-	c, err := j.f.Snapshot(ctx, overlay.SnapshotOptions{CreatedBy: createdByMerge, Message: j.before()})
+// into merges into the parent, as that is at a checkpoint which it gets for this.
+func (j *join) into(ctx context.Context) (err error) {
+	parent, err := j.f.In(j.b.Parent)
+	if err != nil {
+		return err
+	}
+	c, err := parent.Snapshot(ctx, overlay.SnapshotOptions{CreatedBy: createdByMerge, Message: j.before()})
 	if err != nil {
 		return err
 	}
@@ -228,7 +224,7 @@ func (j *join) intoMain(ctx context.Context) (err error) {
 	defer func() {
 		if !done {
 			j.result.Checkpoint = ""
-			_ = j.f.Drop(context.Background(), c.ID)
+			_ = parent.Drop(context.Background(), c.ID)
 		}
 	}()
 	ours, err := j.f.branches.At(c.ID)
@@ -236,64 +232,46 @@ func (j *join) intoMain(ctx context.Context) (err error) {
 		return err
 	}
 	defer ours.Close()
-	d, err := w.DiffEpochs(ctx, j.b.Epoch, c.Epoch)
+	changes, err := j.changesOf(ctx, c)
 	if err != nil {
 		return err
 	}
-	p, todo, err := j.plan(ctx, merge.Side{Volume: ours, Changes: d, Agent: c.Agent})
+	p, todo, err := j.plan(ctx, merge.Side{Volume: ours, Changes: changes, Agent: c.Agent})
 	if p != nil {
 		defer p.Close()
 	}
 	if !todo {
 		return err
 	}
-	undo := w.Status().Undo
-	r, err := w.Edit(ctx, overlay.EditOptions{Since: c.ID, Message: j.before(), Event: "merge"}, func(e *overlay.Editor) error {
-		return merge.Edit(ctx, p, e, j.theirs)
-	})
+	j.result.Undo, err = j.carryOut(ctx, c, p)
 	done = err == nil
-	j.result.Undo = r.Undo
-	j.f.tell(KindCheckpoints, r.Undo, undo)
 	return err
 }
 
-// intoBranch merges into a parent that is a branch itself.
-func (j *join) intoBranch(ctx context.Context) (err error) {
-	m, name := j.f.branches, j.b.Parent
-	c, err := m.Snapshot(ctx, name, overlay.SnapshotOptions{CreatedBy: createdByMerge, Message: j.before()})
+// changesOf tells what the parent has changed from the fork to a checkpoint.
+func (j *join) changesOf(ctx context.Context, c checkpoint.Checkpoint) ([]overlay.Change, error) {
+	if j.b.Parent == Main {
+		return j.f.Workspace.DiffEpochs(ctx, j.b.Epoch, c.Epoch)
+	}
+	return j.f.branches.diffSince(ctx, j.b.Parent, j.b, c.ID)
+}
+
+// carryOut changes the parent as the plan says, and gives its undo checkpoint.
+func (j *join) carryOut(ctx context.Context, c checkpoint.Checkpoint, p *merge.Plan) (undo string, err error) {
+	if j.b.Parent == Main {
+		w := j.f.Workspace
+		before := w.Status().Undo
+		r, err := w.Edit(ctx, overlay.EditOptions{Since: c.ID, Message: j.before(), Event: "merge"}, func(e *overlay.Editor) error {
+			return merge.Edit(ctx, p, e, j.theirs)
+		})
+		j.f.tell(KindCheckpoints, r.Undo, before)
+		return r.Undo, err
+	}
+	r, err := j.f.branches.Edit(ctx, j.b.Parent, c.ID, j.before(), func(v overlay.Volume) error { return merge.Apply(ctx, p, v, j.theirs) })
 	if err != nil {
-		return err
+		return "", err
 	}
-	j.result.Checkpoint = c.ID
-	done := false
-	defer func() {
-		if !done {
-			j.result.Checkpoint = ""
-			_ = m.DropCheckpoint(context.Background(), c.ID)
-		}
-	}()
-	ours, err := m.At(c.ID)
-	if err != nil {
-		return err
-	}
-	defer ours.Close()
-	d, err := m.diffSince(ctx, name, j.b, c.ID)
-	if err != nil {
-		return err
-	}
-	p, todo, err := j.plan(ctx, merge.Side{Volume: ours, Changes: d, Agent: c.Agent})
-	if p != nil {
-		defer p.Close()
-	}
-	if !todo {
-		return err
-	}
-	r, err := m.Edit(ctx, name, c.ID, j.before(), func(v overlay.Volume) error { return merge.Apply(ctx, p, v, j.theirs) })
-	if err != nil {
-		return err
-	}
-	done = true
-	j.result.Undo = r.Undo
+	j.f.tell(KindCheckpoints, r.Undo)
 	j.f.Announce(overlay.Event{Type: "merge", Checkpoint: c.ID, Data: r})
-	return nil
+	return r.Undo, nil
 }
