@@ -59,10 +59,8 @@ func (e *Engine) take(ctx context.Context, id string) (*entry, error) {
 	if a == nil {
 		return nil, e.notUnderWay(id)
 	}
-	select {
-	case <-a.begun:
-	case <-ctx.Done():
-		return nil, ctx.Err()
+	if err := a.wait(ctx); err != nil {
+		return nil, err
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -74,6 +72,28 @@ func (e *Engine) take(ctx context.Context, id string) (*entry, error) {
 	}
 	a.ending = true
 	return a, nil
+}
+
+// wait waits until the checkpoint was made, or not. It does not ask for ctx where that is so already: a failure is rolled back also for who has gone.
+func (a *entry) wait(ctx context.Context) error {
+	if a.isBegun() {
+		return nil
+	}
+	select {
+	case <-a.begun:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (a *entry) isBegun() bool {
+	select {
+	case <-a.begun:
+		return true
+	default:
+		return false
+	}
 }
 
 func (e *Engine) find(id string) *entry {

@@ -148,12 +148,7 @@ func inProgress(other *entry) error {
 
 // lapsed reports whether nobody can end an attempt any more. The caller holds e.mu.
 func (e *Engine) lapsed(a *entry) bool {
-	select {
-	case <-a.begun:
-	default:
-		return false
-	}
-	if a.ending {
+	if !a.isBegun() || a.ending {
 		return false
 	}
 	if a.owner.gone() {
@@ -185,10 +180,8 @@ func (e *Engine) Active() []Attempt {
 	defer e.mu.Unlock()
 	list := []Attempt{}
 	for _, a := range e.under {
-		select {
-		case <-a.begun:
+		if a.isBegun() {
 			list = append(list, a.Attempt)
-		default: // its checkpoint is being made
 		}
 	}
 	slices.SortFunc(list, func(a, b Attempt) int { return cmp.Or(a.CreatedAt.Compare(b.CreatedAt), cmp.Compare(a.ID, b.ID)) })
