@@ -3,7 +3,7 @@
 GO ?= go
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 # All but fs, which is a mount, and the tests of mounts.
-PORTABLE = ./cmd/... ./control ./session ./overlay/... ./checkpoint ./strategy/... ./internal/... ./test/wine
+PORTABLE = ./cmd/... ./control ./session/... ./overlay/... ./checkpoint ./strategy/... ./internal/... ./test/wine
 BENCH ?=
 SOAK ?= 1h
 

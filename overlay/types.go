@@ -257,7 +257,7 @@ type Limits struct {
 
 // Event is a change of state.
 type Event struct {
-	Type       string    `json:"type"` // snapshot, rollback, undo, promote, drop, gc
+	Type       string    `json:"type"` // snapshot, rollback, undo, promote, drop, gc; those of branches, of attempts and of others beside these
 	Time       time.Time `json:"time"`
 	Checkpoint string    `json:"checkpoint,omitempty"`
 	Data       any       `json:"data,omitempty"`

@@ -10,6 +10,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	os.Setenv("GORACE", "atexit_sleep_ms=10") // its default makes each process that ends take a second
 	become(envVictim, victim)
 	become(envBranchVictim, branchVictim)
 	become(envHands, serveHands)

@@ -330,8 +330,11 @@ func (w *Workspace) StorePath() string { return w.storeAt }
 // that function, or when the workspace is closed. A subscriber who does not read loses events.
 func (w *Workspace) Subscribe() (<-chan overlay.Event, func()) { return w.events.Subscribe() }
 
+// Announce tells all subscribers of a change of state. It never blocks.
+func (w *Workspace) Announce(ev overlay.Event) { w.events.Send(ev) }
+
 func (w *Workspace) send(kind, id string, data any) {
-	w.events.Send(overlay.Event{Type: kind, Time: time.Now(), Checkpoint: id, Data: data})
+	w.Announce(overlay.Event{Type: kind, Time: time.Now(), Checkpoint: id, Data: data})
 }
 
 // readSmall reads the beginning of a file of the workspace, "" where that cannot be.
