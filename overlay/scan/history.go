@@ -88,11 +88,14 @@ func (h *history) get(id string) (checkpoint.Checkpoint, bool) {
 	return c, ok
 }
 
-// newest gives the checkpoint that the live state comes from, and where that is not active any more the newest one that
-// is.
+// newest gives the checkpoint that the live state comes from, and where that is not active any more the nearest before it that is. Where there is
+// none, it is the newest one of all.
 func (h *history) newest() (checkpoint.Checkpoint, bool) {
-	if c, ok := h.get(h.current()); ok && isActive(&c) {
-		return c, true
+	line := h.lineage(h.current())
+	for _, c := range slices.Backward(line) {
+		if isActive(&c) && c.CreatedBy != createdByRollback {
+			return c, true
+		}
 	}
 	return last(h.list(func(c *checkpoint.Checkpoint) bool { return isActive(c) && c.CreatedBy != createdByRollback }))
 }

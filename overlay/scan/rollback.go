@@ -18,7 +18,7 @@ type intent struct {
 	Drop   bool   `json:"drop"` // keep no undo checkpoint
 }
 
-// Rollback makes the workspace what it was at a checkpoint; with an empty ID, at the newest one that is no undo checkpoint.
+// Rollback makes the workspace what it was at a checkpoint; with an empty ID, at the one that its state comes from.
 // Everything is verified before anything is touched. What was there before can be had back with Undo. Errors: NOT_FOUND,
 // ROLLBACK for a checkpoint that is not active or where another program changes the tree meanwhile, INTEGRITY for a backup that
 // is missing or corrupt.
