@@ -6,8 +6,10 @@ import (
 	"sync"
 )
 
-// bootID tells this run of the system from others.
-var bootID = sync.OnceValue(func() uint64 {
+// BootID tells this run of the system from others; 0 says that it can't.
+func BootID() uint64 { return boot() }
+
+var boot = sync.OnceValue(func() uint64 {
 	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return 0

@@ -119,7 +119,7 @@ func checksum(generation uint64, commit []byte) uint32 {
 // clear empties the journal for a new generation.
 func (j *journal) clear(generation, given uint64) error {
 	resize := !j.sized || j.head.end > journalSize
-	if err := j.putHead(journalHead{generation: generation, end: journalStart, given: given, boot: bootID()}); err != nil {
+	if err := j.putHead(journalHead{generation: generation, end: journalStart, given: given, boot: BootID()}); err != nil {
 		return err
 	}
 	j.old, j.sized = false, true

@@ -141,7 +141,7 @@ func (p *pending) left(js []*journal, log *slog.Logger) (*writeSet, error) {
 		case j.head.given > p.given:
 			lost = fmt.Errorf("the database: %w", errLost)
 		}
-		sameRun = sameRun && j.head.boot != 0 && j.head.boot == bootID()
+		sameRun = sameRun && j.head.boot != 0 && j.head.boot == BootID()
 		p.next = max(p.next, j.head.generation+1)
 		held[j] = writes
 	}

@@ -59,6 +59,9 @@ func (w *Workspace) target(op, id string) (checkpoint.Checkpoint, error) {
 		}
 		return c, nil
 	}
+	if err := w.damage(op, id); err != nil {
+		return checkpoint.Checkpoint{}, err
+	}
 	c, ok := w.history.get(id)
 	if !ok {
 		return c, errs.New(errs.NotFound, op, id, "there is no such checkpoint").WithHint("`hyperfs list` shows them")
@@ -124,7 +127,7 @@ func (w *Workspace) undoCheckpoint(target checkpoint.Checkpoint) checkpoint.Chec
 	seq := w.history.nextSeq()
 	return checkpoint.Checkpoint{
 		ID: newID(), Parent: w.history.current(), Branch: target.Branch, Subagent: target.Subagent, Agent: target.Agent,
-		CreatedBy: createdByRollback, CreatedAt: now, UpdatedAt: now, Status: checkpoint.Active,
+		CreatedBy: createdByRollback, CreatedAt: now, UpdatedAt: now, Status: checkpoint.Active, Session: w.session,
 		Message: "before the rollback to " + target.ID, RollbackOf: target.ID, Seq: seq, Epoch: checkpoint.Epoch(seq),
 	}
 }
@@ -275,7 +278,7 @@ func (w *Workspace) foundCheckpoint(in intent) checkpoint.Checkpoint {
 	now := time.Now()
 	seq := w.history.nextSeq()
 	return checkpoint.Checkpoint{
-		ID: newID(), Parent: in.Undo, Branch: "main", CreatedBy: "unknown", CreatedAt: now, UpdatedAt: now, Status: checkpoint.Active,
+		ID: newID(), Parent: in.Undo, Branch: "main", CreatedBy: "unknown", CreatedAt: now, UpdatedAt: now, Status: checkpoint.Active, Session: w.session,
 		Message: "what was there when the rollback to " + in.Target + " was finished", Tier: string(w.backups.Kind()),
 		Seq: seq, Epoch: checkpoint.Epoch(seq),
 	}
