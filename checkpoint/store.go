@@ -24,8 +24,10 @@ import (
 	"github.com/hyperfs/hyperfs/internal/errs"
 )
 
-// FormatVersion is that of the store. A store of another version is refused.
-const FormatVersion = 1
+// FormatVersion is that of the store. A store of a later version is refused; an earlier one becomes one of this: in version 1, journals had no more of a head than
+// their generation, and the database did not count what it was given. Fields that checkpoints have got since need no version: records are JSON, and
+// an old one leaves them empty.
+const FormatVersion = 2
 
 // Options of a store.
 type Options struct {
@@ -95,7 +97,10 @@ func (s *Store) open(o Options) error {
 		return errors.Join(errs.New(errs.Capacity, "open store", "", "%w", err).WithHint("make some MiB of room on its filesystem"), s.space.close())
 	}
 	name := filepath.Join(s.dir, "db")
-	err = removeUnborn(name)
+	err = checkTables(name)
+	if err == nil {
+		err = removeUnborn(name)
+	}
 	var db *badger.DB
 	if err == nil {
 		db, err = badger.Open(badgerOptions(name, o))
@@ -105,15 +110,18 @@ func (s *Store) open(o Options) error {
 		return errs.New(errs.Integrity, "open store", "", "the database can't be opened: %w", err)
 	}
 	s.db = db
-	if s.pending, err = openPending(db, s.dir, s.space); err == nil && o.Sync {
+	if s.pending, err = openPending(db, s.dir, s.space, o.Logger); err == nil && o.Sync {
 		// The database has what an earlier process may have left in the journals; each commit goes there itself from now on.
 		s.pending, err = nil, s.pending.close()
 	}
 	if err != nil {
-		return errors.Join(errs.New(errs.Integrity, "open store", "", "what was committed last can't be read: %w", err), db.Close())
+		return errors.Join(errs.New(errs.Integrity, "open store", "", "what was committed last can't be read: %w", err), db.Close(), s.space.close())
 	}
 	if err := s.loadAliases(); err != nil {
-		return errors.Join(err, db.Close())
+		if s.pending != nil {
+			err = errors.Join(err, s.pending.close())
+		}
+		return errors.Join(err, db.Close(), s.space.close())
 	}
 	return nil
 }
@@ -194,9 +202,12 @@ func checkFormat(dir string) error {
 	if err != nil {
 		return errs.New(errs.Integrity, "open store", "", "the format file holds %q, not a number", b)
 	}
-	if v != FormatVersion {
+	if v < 1 || v > FormatVersion {
 		return errs.New(errs.Unsupported, "open store", "", "the store has format %d, this hyperfs knows %d", v, FormatVersion).
 			WithHint("use the hyperfs that made it, or remove .hyperfs to give up its checkpoints")
+	}
+	if v < FormatVersion {
+		return writeFormat(name) // before anything else is written, so that an earlier hyperfs does not take what it can't read for nothing
 	}
 	return nil
 }
@@ -325,6 +336,12 @@ func (b *Batch) Flush() error {
 	if err := b.wb.Flush(); err != nil {
 		b.s.pasts.distrust(err) // some of it may be there
 		return err
+	}
+	if b.s.pending != nil {
+		if err := b.s.pending.gaveDirectly(); err != nil {
+			b.s.pasts.distrust(err)
+			return err
+		}
 	}
 	b.s.pasts.note(b.noted)
 	b.s.committed(b.contents)
@@ -626,18 +643,11 @@ func (tx *Tx) DeleteCheckpoint(id string) error {
 	return tx.delete(append([]byte{keyCheckpoint}, id...))
 }
 
-// Checkpoints gives all checkpoint records, in the order of their IDs.
-func (tx *Tx) Checkpoints() ([]Checkpoint, error) {
-	var all []Checkpoint
-	err := tx.each([]byte{keyCheckpoint}, nil, func(key, v []byte) error {
-		var c Checkpoint
-		if err := json.Unmarshal(v, &c); err != nil {
-			return errs.New(errs.Integrity, "read store", string(key[1:]), "the checkpoint record is corrupt: %w", err)
-		}
-		all = append(all, c)
-		return nil
-	})
-	return all, err
+// Checkpoints gives all checkpoint records, in the order of their IDs, and those that can't be read.
+func (tx *Tx) Checkpoints() (all []Checkpoint, damaged []Damaged, err error) {
+	var i Inspection
+	err = tx.each([]byte{keyCheckpoint}, nil, func(key, v []byte) error { i.add(key, v); return nil })
+	return i.Checkpoints, i.Damaged, err
 }
 
 // each calls fn for every key that has the prefix, from start on if that is not nil. fn must keep neither slice.

@@ -176,7 +176,7 @@ func (e *Editor) pretend(o EditOptions) (checkpoint.Checkpoint, error) {
 	at := time.Now()
 	c := checkpoint.Checkpoint{
 		ID: w.Reserve(), Parent: w.head, Branch: "main", CreatedBy: createdByEdit, CreatedAt: at, UpdatedAt: at,
-		Message: o.Message, Status: checkpoint.RollingBack, Tier: string(w.tiers.Kind()),
+		Message: o.Message, Status: checkpoint.RollingBack, Tier: string(w.tiers.Kind()), Session: w.session,
 	}
 	w.list.RUnlock()
 	err := w.beginEpoch(func(tx *checkpoint.Tx, epoch checkpoint.Epoch) error {

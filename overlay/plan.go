@@ -17,6 +17,7 @@ import (
 type plan struct {
 	t       *Tree
 	view    *view
+	verify  func(strategy.Ref) error // proves that a preimage is what was saved
 	slots   []*slotChange
 	inodes  []*inodeRestore
 	wanted  map[checkpoint.ID]int    // of an inode: +1 for each slot that gets it, -1 for each that loses it
@@ -64,8 +65,11 @@ func integrity(path, format string, args ...any) error {
 }
 
 // makePlan finds out what differs from the view, and proves that every preimage is there and is what was saved.
-func (t *Tree) makePlan(v *view) (*plan, error) {
-	p := &plan{t: t, view: v, wanted: map[checkpoint.ID]int{}, changes: map[checkpoint.Slot]bool{}, linked: map[checkpoint.ID]bool{}}
+func (t *Tree) makePlan(v *view) (*plan, error) { return t.makePlanWith(v, t.tier.verify) }
+
+// makePlanWith is makePlan with another proof of a preimage, which many goroutines may ask for.
+func (t *Tree) makePlanWith(v *view, verify func(strategy.Ref) error) (*plan, error) {
+	p := &plan{t: t, view: v, verify: verify, wanted: map[checkpoint.ID]int{}, changes: map[checkpoint.Slot]bool{}, linked: map[checkpoint.ID]bool{}}
 	if err := p.checkOutside(); err != nil {
 		return nil, err
 	}
@@ -87,13 +91,33 @@ func (t *Tree) makePlan(v *view) (*plan, error) {
 // checkOutside refuses what was changed while nobody watched and has no preimage from before.
 func (p *plan) checkOutside() error {
 	for _, id := range sortedByPath(p.view.fold.Outside) {
-		if in, whole := p.view.fold.WholeIn[id]; whole && in < p.view.fold.Since[id] {
-			continue // what is saved in the same epoch or later has that change in it
+		if in, whole := p.view.fold.WholeIn[id]; whole && in < p.view.fold.Since[id] { // what is saved in the same epoch or later has that change in it
+			if bare, err := p.isBare(id); err != nil || bare {
+				if err != nil {
+					return err
+				}
+				continue
+			}
 		}
 		return errs.New(errs.Integrity, "rollback", p.view.fold.Outside[id], "it was changed while hyperfs was not running, and what it was before is not known").
 			WithHint("`hyperfs drop` the checkpoint, or make a new one and go on from here")
 	}
 	return nil
+}
+
+// isBare reports whether a file has no xattrs, so that nobody can have set any.
+func (p *plan) isBare(id checkpoint.ID) (bool, error) {
+	n, err := p.view.find(id)
+	if err != nil || n == nil {
+		return n == nil, err
+	}
+	ref, err := p.t.reach(n)
+	if err != nil {
+		return false, err
+	}
+	defer ref.done()
+	has, err := hasXattrs(func(b []byte) (int, error) { return unix.Listxattr(procPath(ref.fd), b) })
+	return !has, err
 }
 
 func (p *plan) planSlots() error {
@@ -309,7 +333,7 @@ func (p *plan) verifyRestored() error {
 		if r.content == nil {
 			return nil
 		}
-		err := p.t.tier.verifyContent(*r.content, r.size)
+		err := p.t.tier.verifyContent(*r.content, r.size, p.verify)
 		if err == nil {
 			return nil
 		}
@@ -398,7 +422,7 @@ func (p *plan) replacedAlready(r *inodeRestore) bool {
 func (p *plan) verifyContents() error {
 	for id, c := range p.view.fold.Contents {
 		for _, ref := range c.Refs() {
-			if err := p.t.tier.verify(ref); err != nil {
+			if err := p.verify(ref); err != nil {
 				return integrity(p.pathOf(id), "its preimage can't be used: %w", err)
 			}
 		}

@@ -182,7 +182,7 @@ func (m *Manager) undoCheckpoint(v *Volume, b *checkpoint.Branch, to target, o o
 	id = m.cfg.Reserve()
 	return id, append(changed, &checkpoint.BranchCheckpoint{BranchNum: b.Num, Layer: v.layer, Checkpoint: checkpoint.Checkpoint{
 		ID: id, Parent: b.Head, Branch: b.Name, Subagent: b.Subagent, Agent: b.Agent,
-		CreatedBy: createdByRollback, CreatedAt: now, UpdatedAt: now, Status: checkpoint.Active, Epoch: b.Epoch,
+		CreatedBy: createdByRollback, CreatedAt: now, UpdatedAt: now, Status: checkpoint.Active, Session: m.cfg.Session, Epoch: b.Epoch,
 		Message: cmp.Or(to.message, "before the rollback to "+to.id), RollbackOf: to.id,
 	}}), nil
 }
