@@ -113,14 +113,29 @@ func (r *restorer) failed(s checkpoint.Slot, err error) error {
 		WithHint("mount the workspace again to finish the rollback")
 }
 
-// notify tells the kernel what to forget. The caller holds no lock of the tree.
+// notify tells the kernel what to forget, and then those who watch files. The caller holds no lock of the tree.
 func (r *restorer) notify() {
 	n := r.t.notifier
 	if n == nil {
 		return
 	}
+	var effects []Effect
+	gone := map[link]Inode{}
+	teller, tells := n.(Teller)
+	if tells {
+		effects = r.effects()
+		for _, e := range effects {
+			if e.Gone != nil {
+				gone[link{e.Dir.(*Node), e.Name}] = e.Gone
+			}
+		}
+	}
 	for _, e := range r.entries {
-		n.InvalEntry(e.parent, e.name)
+		if was := gone[e]; was != nil {
+			teller.Removed(e.parent, e.name, was)
+		} else {
+			n.InvalEntry(e.parent, e.name)
+		}
 	}
 	seen := map[*Node]bool{}
 	for _, node := range r.touched {
@@ -128,6 +143,9 @@ func (r *restorer) notify() {
 			seen[node] = true
 			n.InvalInode(node)
 		}
+	}
+	if tells {
+		teller.Tell(effects)
 	}
 }
 

@@ -207,30 +207,38 @@ type forgets struct {
 	names   []nameOf
 	inodes  []*node
 	discard []uint64 // in the pool
+	effects []overlay.Effect
 	fates   []fate
 	moved   map[checkpoint.ID]checkpoint.ID // directories, each with the one that it is in
 }
 
+// nameOf is a name in a directory that somebody holds, and what it meant and means.
 type nameOf struct {
-	dir  *node
-	name string
+	dir     *node
+	name    string
+	was, is checkpoint.LayerSlot
 }
 
-// tell has the kernel forget. The caller holds no lock but admin's.
+// tell has the kernel forget, and tells those who watch files. The caller holds no lock but admin's.
 func (v *Volume) tell(f *forgets) {
-	t := v.m.notify()
-	for _, n := range f.names {
-		if t != nil {
-			t.InvalEntry(n.dir, n.name)
+	if t := v.m.notify(); t != nil {
+		teller, tells := t.(overlay.Teller)
+		gone := f.gone()
+		for _, n := range f.names {
+			if was := gone[n.was.ID]; was != nil && tells {
+				teller.Removed(n.dir, n.name, was)
+			} else {
+				t.InvalEntry(n.dir, n.name)
+			}
 		}
-		v.unpin(n.dir)
-	}
-	for _, n := range f.inodes {
-		if t != nil {
+		for _, n := range f.inodes {
 			t.InvalInode(n)
 		}
-		v.unpin(n)
+		if tells {
+			teller.Tell(f.effects)
+		}
 	}
+	v.unpinAll(f)
 	for _, num := range f.discard {
 		v.m.discard(num)
 	}
@@ -320,6 +328,7 @@ func (v *Volume) replaceState(next *state, f *forgets) {
 	}
 	v.st = next
 	v.place(f.moved)
+	v.findEffects(f, was)
 	was.base.Close()
 }
 
@@ -398,6 +407,9 @@ func (v *Volume) unpinAll(f *forgets) {
 	for _, n := range f.names {
 		v.unpin(n.dir)
 	}
+	for _, n := range f.inodes {
+		v.unpin(n)
+	}
 }
 
 func (v *Volume) changedName(f *forgets, next *state, slot checkpoint.Slot, res *overlay.RollbackResult) error {
@@ -422,7 +434,7 @@ func (v *Volume) changedName(f *forgets, next *state, slot checkpoint.Slot, res 
 	defer v.nodesMu.Unlock()
 	if dir := v.nodes[slot.Dir]; dir != nil {
 		dir.pins++
-		f.names = append(f.names, nameOf{dir, slot.Name})
+		f.names = append(f.names, nameOf{dir, slot.Name, a, b})
 	}
 	return nil
 }
