@@ -172,6 +172,11 @@ func (m *Server) Unmount(lazy bool) error {
 func (m *Server) Features() Features {
 	f := m.features
 	f.Passthrough, f.PassthroughReason = m.fs.opens.passthrough(), m.fs.opens.why()
+	f.EchoReason = "it is switched off"
+	if m.fs.echo != nil {
+		f.EchoReason = m.fs.echo.why()
+	}
+	f.Echo = f.EchoReason == ""
 	return f
 }
 
