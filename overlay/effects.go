@@ -37,10 +37,12 @@ type Teller interface {
 
 // effects tells what the rollback has done. The caller holds no lock, and the workspace's admin alone.
 func (r *restorer) effects() []Effect {
-	l := effectList{t: r.t, paths: map[*Node]string{r.t.root: ""}, told: map[*Node]bool{}}
+	l := effectList{t: r.t, paths: map[*Node]string{r.t.root: ""}, told: map[*Node]bool{}, moved: map[*Node]bool{}, added: map[link]bool{}}
 	for _, c := range r.plan.slots {
-		held := c.held.Mode & unix.S_IFMT
-		l.changed(c.dir, c.slot.Name, held, c.want.Mode&unix.S_IFMT, r.t.known(c.held.ID))
+		had := r.t.known(c.held.ID)
+		l.moved[had] = true
+		l.added[link{c.dir, c.slot.Name}] = !c.want.ID.IsZero()
+		l.changed(c.dir, c.slot.Name, c.held.Mode&unix.S_IFMT, c.want.Mode&unix.S_IFMT, had)
 	}
 	for _, i := range r.plan.inodes {
 		switch {
@@ -67,6 +69,8 @@ type effectList struct {
 	t     *Tree
 	paths map[*Node]string // of directories
 	told  map[*Node]bool   // inodes that need not be told of again
+	moved map[*Node]bool   // inodes that had another name
+	added map[link]bool    // names that mean something else now
 	all   []Effect
 }
 
@@ -83,9 +87,12 @@ func (l *effectList) changed(dir *Node, name string, was, is uint32, had *Node) 
 	l.all = append(l.all, e)
 }
 
-// inode adds what has changed of an inode, for each of its names.
+// inode adds what has changed of an inode, for each of its names. One that has come back is not watched by its name yet.
 func (l *effectList) inode(n *Node, content, attr bool) {
 	for _, at := range l.t.namesOf(n) {
+		if l.added[at] && !l.moved[n] {
+			continue
+		}
 		if path, ok := l.path(at.parent); ok {
 			l.all = append(l.all, Effect{Dir: at.parent, Path: path, Name: at.name, Content: content, Attr: attr})
 		}

@@ -14,7 +14,7 @@ func (v *Volume) findEffects(f *forgets, was *state) {
 		return
 	}
 	remembered := &places{base: v.st.base, wanted: map[uint64]int{}, dirs: map[checkpoint.ID]bool{}, found: map[checkpoint.ID][]checkpoint.Slot{}}
-	l := effectList{v: v, view: newView(v.st, v.m.pool, remembered), gone: f.gone(), paths: map[checkpoint.ID]string{v.root.id: ""}}
+	l := effectList{v: v, view: newView(v.st, v.m.pool, remembered), gone: f.gone(), paths: map[checkpoint.ID]string{v.root.id: ""}, changes: map[checkpoint.Slot]bool{}}
 	listed := map[*node]bool{}
 	for _, n := range f.names {
 		listed[n.dir] = true
@@ -47,9 +47,13 @@ type effectList struct {
 	gone  map[checkpoint.ID]*node
 	paths map[checkpoint.ID]string // of directories
 	all   []overlay.Effect
+
+	changes map[checkpoint.Slot]bool // names that mean something else now
 }
 
+// changed adds a name that means something else.
 func (l *effectList) changed(n nameOf) {
+	l.changes[checkpoint.Slot{Dir: n.dir.id, Name: n.name}] = true
 	path, ok := l.path(n.dir.id)
 	if !ok {
 		return
@@ -61,7 +65,7 @@ func (l *effectList) changed(n nameOf) {
 	l.all = append(l.all, e)
 }
 
-// inode adds that an inode has other attributes, for each of its names.
+// inode adds that an inode has other attributes, for each of the names that it has kept.
 func (l *effectList) inode(n *node, content bool) {
 	slots := l.view.at[n.id]
 	if slot, _, ok := l.view.places.remembered(n.id); ok {
@@ -70,6 +74,9 @@ func (l *effectList) inode(n *node, content bool) {
 		}
 	}
 	for _, s := range slots {
+		if l.changes[s] {
+			continue
+		}
 		if path, ok := l.path(s.Dir); ok {
 			l.all = append(l.all, overlay.Effect{Dir: l.node(s.Dir), Path: path, Name: s.Name, Content: content, Attr: true})
 		}
