@@ -38,8 +38,9 @@ type echo struct {
 	log        *slog.Logger
 	raised     *atomic.Uint64 // counts events
 
-	pid  atomic.Uint32          // of the process; 0 is none. It is cleared before another process can get the number
-	task atomic.Pointer[errand] // that it is on
+	pid     atomic.Uint32          // of the process; 0 is none. It is cleared before another process can get the number
+	task    atomic.Pointer[errand] // that it is on
+	pending atomic.Int64           // errands that are not done, and calls of tell
 
 	mu       sync.Mutex
 	queue    []*errand     // guarded by mu
@@ -55,8 +56,13 @@ func newEcho(s *filesystem, mountpoint string, log *slog.Logger) *echo {
 	return &echo{s: s, mountpoint: mountpoint, log: log, raised: &s.counts[opEcho]}
 }
 
-// tell has programs that watch files told of effects. It waits a moment.
-func (e *echo) tell(effects []overlay.Effect) {
+// tell has the kernel forget, and programs that watch files told of effects. It waits a moment.
+//
+// From before the kernel forgets to the end, it is not told for good that there is nothing: it would not let the echo ask then.
+func (e *echo) tell(effects []overlay.Effect, forget func()) {
+	e.pending.Add(1)
+	defer e.pending.Add(-1)
+	forget()
 	errands := e.s.errandsOf(effects)
 	if len(errands) == 0 {
 		return
@@ -86,6 +92,7 @@ func (e *echo) enqueue(errands []*errand) bool {
 		e.queue = append(e.queue, x)
 		e.acts += len(x.acts)
 	}
+	e.pending.Add(int64(len(errands)))
 	if e.idle == nil {
 		e.idle, e.wake = make(chan struct{}), make(chan struct{}, 1)
 		go e.work(e.idle, e.wake)
@@ -105,7 +112,7 @@ func (e *echo) work(idle chan<- struct{}, wake <-chan struct{}) {
 	for {
 		for x := e.next(); x != nil; x = e.next() {
 			e.run(x)
-			x.finish()
+			e.finish(x)
 		}
 		timer.Reset(echoIdle)
 		select {
@@ -224,10 +231,18 @@ func (e *echo) failed(err error) {
 	}
 }
 
+// finish notes that an errand is done or given up.
+func (e *echo) finish(x *errand) {
+	e.pending.Add(-1)
+	if x.done != nil {
+		close(x.done)
+	}
+}
+
 // clear empties the queue. The caller holds mu.
 func (e *echo) clear() {
 	for _, x := range e.queue {
-		x.finish()
+		e.finish(x)
 	}
 	e.queue, e.acts = nil, 0
 }

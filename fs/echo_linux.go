@@ -110,7 +110,13 @@ func (a act) do(dir int) error {
 	case a.Verb == actRemove:
 		return unix.Unlinkat(dir, a.Name, 0)
 	case a.Verb == actAdd && a.Dir:
-		return unix.Mkdirat(dir, a.Name, 0o700)
+		if err := unix.Mkdirat(dir, a.Name, 0o700); err != nil {
+			return err
+		}
+		// Who has it as the current directory already would not learn where that is until somebody looks it up.
+		var st unix.Stat_t
+		_ = unix.Fstatat(dir, a.Name, &st, unix.AT_SYMLINK_NOFOLLOW)
+		return nil
 	case a.Verb == actAdd:
 		return unix.Mknodat(dir, a.Name, unix.S_IFREG|0o600, 0)
 	}

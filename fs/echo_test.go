@@ -1,12 +1,15 @@
 package fs_test
 
 import (
+	"fmt"
 	"os"
 	"testing"
 	"time"
 
 	"github.com/hyperfs/hyperfs/fs"
 	"github.com/hyperfs/hyperfs/internal/inotify"
+	"github.com/hyperfs/hyperfs/overlay"
+	"golang.org/x/sys/unix"
 )
 
 // watch watches files and directories of a mount.
@@ -16,6 +19,18 @@ func watch(t *testing.T, dir string, names ...string) *inotify.Watcher {
 	must(t, err)
 	t.Cleanup(w.Close)
 	return w
+}
+
+// tell does what a rollback with these effects does at its end.
+func tell(s *fs.Server, effects ...overlay.Effect) {
+	t := s.Notifier().(overlay.Teller)
+	t.Tell(effects, func() {
+		for _, e := range effects {
+			if e.Was != 0 || e.Is != 0 {
+				t.InvalEntry(e.Dir, e.Name)
+			}
+		}
+	})
 }
 
 // eachEcho runs a test on a mount of each kind that tells those who watch.
@@ -75,6 +90,49 @@ func TestWhoWatchesSeesARollbackAndItsUndo(t *testing.T) {
 	})
 }
 
+func TestAnEchoIsRightWhateverIsCached(t *testing.T) {
+	eachEcho(t, func(t *testing.T, m *mounted) {
+		f := m.write(t, "f", "content")
+		must(t, os.MkdirAll(m.path("dir", "below"), 0o755))
+		_, err := os.Stat(f)
+		must(t, err)
+		_, err = os.Stat(m.path("absent"))
+		want(t, err, unix.ENOENT)
+		here, err := unix.Open(m.path("dir"), unix.O_PATH, 0)
+		must(t, err)
+		defer unix.Close(here)
+		root := m.w.Tree().Volume().Root()
+		w := watch(t, m.dir, "", "f", "dir")
+
+		tell(m.server, overlay.Effect{Dir: root, Name: "f", Was: unix.S_IFREG, Is: unix.S_IFREG})
+		w.Sees(t, ": DELETE f", ": CREATE f")
+		tell(m.server, overlay.Effect{Dir: root, Name: "absent", Was: unix.S_IFREG})
+		w.Sees(t, ": DELETE absent")
+		tell(m.server, overlay.Effect{Dir: root, Name: "dir", Is: unix.S_IFDIR})
+		w.Sees(t, ": CREATE dir/")
+		w.Fresh(t)
+		m.server.Notifier().(overlay.Teller).Tell([]overlay.Effect{ // none of which is so any more
+			{Dir: root, Name: "absent", Is: unix.S_IFREG}, {Dir: root, Name: "f", Was: unix.S_IFREG}, {Dir: root, Name: "dir", Was: unix.S_IFDIR},
+			{Dir: root, Name: "absent", Content: true},
+		}, func() {})
+		tell(m.server, overlay.Effect{Dir: root, Name: "f", Content: true})
+		if n := w.Sees(t, ": MODIFY f", "f: MODIFY"); n != 2 {
+			t.Errorf("%d events", n)
+		}
+
+		if got, err := os.Readlink(fmt.Sprint("/proc/self/fd/", here)); err != nil || got != m.path("dir") {
+			t.Errorf("an open directory is %q, %v", got, err)
+		}
+		var st unix.Stat_t
+		if must(t, unix.Stat(f, &st)); st.Nlink != 1 || st.Size != 7 {
+			t.Errorf("%+v", st)
+		}
+		if got := names(t, m.dir); got != "dir f" && got != ".hyperfs dir f" {
+			t.Error(got)
+		}
+	})
+}
+
 func TestNothingIsRaisedWithoutEcho(t *testing.T) {
 	m := mount(t, fs.Options{InPlace: true})
 	p := m.write(t, "f", "old")
@@ -87,4 +145,3 @@ func TestNothingIsRaisedWithoutEcho(t *testing.T) {
 		t.Errorf("%q, %v", seen, err)
 	}
 }
-

@@ -33,7 +33,11 @@ func (s echoed) due(dir uint64, name string) (*errand, act, bool) {
 // directory locked between this answer and what the echo does.
 func (s echoed) Lookup(cancel <-chan struct{}, in *fuse.InHeader, name string, out *fuse.EntryOut) fuse.Status {
 	if !s.asks(in) {
-		return s.filesystem.Lookup(cancel, in, name, out)
+		st := s.filesystem.Lookup(cancel, in, name, out)
+		if st.Ok() && out.NodeId == 0 && s.echo.pending.Load() > 0 {
+			out.SetEntryTimeout(0) // see echo.tell
+		}
+		return st
 	}
 	x, a, ok := s.due(in.NodeId, name)
 	switch {
@@ -41,11 +45,29 @@ func (s echoed) Lookup(cancel <-chan struct{}, in *fuse.InHeader, name string, o
 		return fuse.Status(errProof)
 	case !ok:
 		return s.filesystem.Lookup(cancel, in, name, out)
+	case s.exists(in.NodeId, name) != x.adds(name): // somebody was quicker, who has raised an event of their own
+		return fuse.EPERM
 	case a.Verb == actAdd:
 		return fuse.ENOENT
 	}
 	fillStandIn(out, in, x.standIn(name), a.Dir)
 	return fuse.OK
+}
+
+// exists reports whether a name means something in truth.
+func (s echoed) exists(dir uint64, name string) bool {
+	d, st := s.node(dir)
+	if !st.Ok() {
+		return false
+	}
+	defer d.vol.let()
+	n, _, err := s.lookup(d, name)
+	if err != nil {
+		return false
+	}
+	n.vol.Forget(n.Inode, 1)
+	n.vol.let()
+	return true
 }
 
 // fillStandIn makes up an inode that the caller may remove.
@@ -72,13 +94,21 @@ func (s echoed) Rmdir(cancel <-chan struct{}, in *fuse.InHeader, name string) fu
 	return s.removed(in, name, true)
 }
 
+// removed lets the echo remove a stand-in. If it was given none, the kernel has had an answer by itself, and would take the real inode for removed:
+// by ESTALE it is made to ask, which it does once.
 func (s echoed) removed(in *fuse.InHeader, name string, dir bool) fuse.Status {
 	x, a, ok := s.due(in.NodeId, name)
 	if !ok || a.Verb != actRemove || a.Dir != dir {
 		return fuse.EPERM
 	}
-	x.did(name)
-	return fuse.OK
+	switch given, first := x.given(name); {
+	case given:
+		x.did(name)
+		return fuse.OK
+	case first && x.adds(name):
+		return fuse.Status(unix.ESTALE)
+	}
+	return fuse.EPERM
 }
 
 func (s echoed) Mknod(cancel <-chan struct{}, in *fuse.MknodIn, name string, out *fuse.EntryOut) fuse.Status {

@@ -57,11 +57,11 @@ type errand struct {
 	proof string
 	acts  []act
 	done  chan struct{} // closed at the end; may be nil
-	once  sync.Once
 
 	mu     sync.Mutex
 	at     map[string]int    // of a name: the index of its next act that changes the directory; guarded by mu
-	stands map[string]uint64 // of a name: the stand-in; guarded by mu
+	stands map[string]uint64 // of a name: the stand-in that the echo was given for this act; guarded by mu
+	stale  map[string]bool   // of a name: that the kernel was asked to look again; guarded by mu
 }
 
 func (x *errand) order(mountpoint string) order {
@@ -69,12 +69,9 @@ func (x *errand) order(mountpoint string) order {
 	return order{Root: mountpoint, Proof: x.proof, Path: x.path, Acts: x.acts}
 }
 
-func (x *errand) finish() {
-	x.once.Do(func() {
-		if x.done != nil {
-			close(x.done)
-		}
-	})
+// adds reports whether a name comes to mean something else, so that it is there in truth.
+func (x *errand) adds(name string) bool {
+	return slices.Contains(x.acts, act{actAdd, false, name}) || slices.Contains(x.acts, act{actAdd, true, name})
 }
 
 // due gives the act that is next for a name, if it changes the directory.
@@ -99,6 +96,15 @@ func (x *errand) did(name string) {
 	defer x.mu.Unlock()
 	x.at[name]++
 	delete(x.stands, name)
+}
+
+// given reports whether the echo has been given a stand-in for a name, and if not, whether that is so for the first time.
+func (x *errand) given(name string) (given, first bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	given, first = x.stands[name] != 0, !x.stale[name]
+	x.stale[name] = true
+	return given, first
 }
 
 // standIn gives the number of the inode that stands in for a name.
@@ -196,8 +202,8 @@ func actsOf(e *overlay.Effect) (acts []act) {
 	return acts
 }
 
-// split makes errands of a handy size. Of more acts than programs could take in, each directory keeps the first, which is enough for who looks at
-// it anew then.
+// split makes errands of a handy size. Of more acts than programs could take in, each directory keeps those for one name, which is enough for
+// who looks at it anew then.
 func split(all []*errand) []*errand {
 	total := 0
 	for _, x := range all {
@@ -206,18 +212,24 @@ func split(all []*errand) []*errand {
 	var handy []*errand
 	for _, x := range all {
 		if total > maxActs {
-			x.acts = x.acts[:1]
+			x.acts = x.acts[:together(x.acts, 1)]
 		}
 		for len(x.acts) > 0 {
-			k := min(errandActs, len(x.acts))
-			for k < len(x.acts) && x.acts[k].Name == x.acts[k-1].Name {
-				k++ // what concerns one name stays together
-			}
+			k := together(x.acts, errandActs)
 			handy = append(handy, &errand{
-				s: x.s, dir: x.dir, path: x.path, acts: x.acts[:k:k], at: map[string]int{}, stands: map[string]uint64{},
+				s: x.s, dir: x.dir, path: x.path, acts: x.acts[:k:k], at: map[string]int{}, stands: map[string]uint64{}, stale: map[string]bool{},
 			})
 			x.acts = x.acts[k:]
 		}
 	}
 	return handy
+}
+
+// together gives how many acts to take from the front: about max, with all that concern the last one's name.
+func together(acts []act, max int) int {
+	k := min(max, len(acts))
+	for k < len(acts) && acts[k].Name == acts[k-1].Name {
+		k++
+	}
+	return k
 }

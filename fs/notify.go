@@ -44,11 +44,13 @@ func (t notifier) Removed(dir overlay.Inode, name string, gone overlay.Inode) {
 	}
 }
 
-// Tell has programs that watch files told.
-func (t notifier) Tell(effects []overlay.Effect) {
-	if t.s.echo != nil && t.s.kernel != nil {
-		t.s.echo.tell(effects)
+// Tell has the kernel forget, and then programs that watch files told.
+func (t notifier) Tell(effects []overlay.Effect, forget func()) {
+	if t.s.echo == nil || t.s.kernel == nil {
+		forget()
+		return
 	}
+	t.s.echo.tell(effects, forget)
 }
 
 // InvalInode makes the kernel forget attributes, ACLs, and pages from offset 0 to the end, be they of a file or

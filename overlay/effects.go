@@ -24,15 +24,15 @@ type Effect struct {
 	Attr    bool // it has another mode, owner, mtime, number of names, or other xattrs
 }
 
-// Teller is a Notifier that can tell programs which watch files. The Effects are good for the call only.
+// Teller is a Notifier that can tell programs which watch files. The Inodes of Effects are good for the call only.
 type Teller interface {
 	Notifier
 
 	// Removed is InvalEntry for a name of something that is no directory and has no name any more.
 	Removed(dir Inode, name string, gone Inode)
 
-	// Tell is called when the kernel has been made to forget all that has changed. It may take a moment.
-	Tell(effects []Effect)
+	// Tell calls forget, which makes the kernel forget all that has changed, and then tells of it. It may take a moment.
+	Tell(effects []Effect, forget func())
 }
 
 // effects tells what the rollback has done. The caller holds no lock, and the workspace's admin alone.

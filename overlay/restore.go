@@ -119,33 +119,40 @@ func (r *restorer) notify() {
 	if n == nil {
 		return
 	}
-	var effects []Effect
+	teller, ok := n.(Teller)
+	if !ok {
+		r.forgetAll(func(l link) { n.InvalEntry(l.parent, l.name) })
+		return
+	}
+	effects := r.effects()
 	gone := map[link]Inode{}
-	teller, tells := n.(Teller)
-	if tells {
-		effects = r.effects()
-		for _, e := range effects {
-			if e.Gone != nil {
-				gone[link{e.Dir.(*Node), e.Name}] = e.Gone
-			}
+	for _, e := range effects {
+		if e.Gone != nil {
+			gone[link{e.Dir.(*Node), e.Name}] = e.Gone
 		}
 	}
+	teller.Tell(effects, func() {
+		r.forgetAll(func(l link) {
+			if was := gone[l]; was != nil {
+				teller.Removed(l.parent, l.name, was)
+			} else {
+				n.InvalEntry(l.parent, l.name)
+			}
+		})
+	})
+}
+
+// forgetAll has the kernel forget what changed: the names as forget does it.
+func (r *restorer) forgetAll(forget func(link)) {
 	for _, e := range r.entries {
-		if was := gone[e]; was != nil {
-			teller.Removed(e.parent, e.name, was)
-		} else {
-			n.InvalEntry(e.parent, e.name)
-		}
+		forget(e)
 	}
 	seen := map[*Node]bool{}
 	for _, node := range r.touched {
 		if !seen[node] {
 			seen[node] = true
-			n.InvalInode(node)
+			r.t.notifier.InvalInode(node)
 		}
-	}
-	if tells {
-		teller.Tell(effects)
 	}
 }
 

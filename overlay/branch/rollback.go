@@ -221,26 +221,35 @@ type nameOf struct {
 
 // tell has the kernel forget, and tells those who watch files. The caller holds no lock but admin's.
 func (v *Volume) tell(f *forgets) {
-	if t := v.m.notify(); t != nil {
-		teller, tells := t.(overlay.Teller)
+	switch t := v.m.notify().(type) {
+	case nil:
+	case overlay.Teller:
 		gone := f.gone()
-		for _, n := range f.names {
-			if was := gone[n.was.ID]; was != nil && tells {
-				teller.Removed(n.dir, n.name, was)
-			} else {
-				t.InvalEntry(n.dir, n.name)
-			}
-		}
-		for _, n := range f.inodes {
-			t.InvalInode(n)
-		}
-		if tells {
-			teller.Tell(f.effects)
-		}
+		t.Tell(f.effects, func() {
+			f.forgetAll(t, func(n nameOf) {
+				if was := gone[n.was.ID]; was != nil {
+					t.Removed(n.dir, n.name, was)
+				} else {
+					t.InvalEntry(n.dir, n.name)
+				}
+			})
+		})
+	default:
+		f.forgetAll(t, func(n nameOf) { t.InvalEntry(n.dir, n.name) })
 	}
 	v.unpinAll(f)
 	for _, num := range f.discard {
 		v.m.discard(num)
+	}
+}
+
+// forgetAll has the kernel forget: the names as forget does it.
+func (f *forgets) forgetAll(t overlay.Notifier, forget func(nameOf)) {
+	for _, n := range f.names {
+		forget(n)
+	}
+	for _, n := range f.inodes {
+		t.InvalInode(n)
 	}
 }
 
