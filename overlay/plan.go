@@ -51,6 +51,7 @@ type inodeRestore struct {
 	content *checkpoint.Content
 	size    int64              // bytes: that it holds now
 	replace bool               // its content is put back by another inode in its slot
+	dressed bool               // more of its attributes differs than the mtime
 	now     checkpoint.Content // what it holds before it is restored in place, saved for the undo
 
 	dir    *Node  // of the slot, if the content is replaced
@@ -385,6 +386,7 @@ func (p *plan) planInode(r *inodeRestore) error {
 		return nil
 	}
 	r.xattrs, r.hasX = p.view.fold.Xattrs[r.id]
+	r.dressed = r.hasX || uint32(st.Mode)&0o7777 != r.attr.Mode&0o7777 || st.Uid != r.attr.UID || st.Gid != r.attr.GID
 	if c, ok := p.view.fold.Contents[r.id]; ok {
 		r.content = &c
 		r.size = int64(st.Size)

@@ -113,20 +113,45 @@ func (r *restorer) failed(s checkpoint.Slot, err error) error {
 		WithHint("mount the workspace again to finish the rollback")
 }
 
-// notify tells the kernel what to forget. The caller holds no lock of the tree.
+// notify tells the kernel what to forget, and then those who watch files. The caller holds no lock of the tree.
 func (r *restorer) notify() {
 	n := r.t.notifier
 	if n == nil {
 		return
 	}
+	teller, ok := n.(Teller)
+	if !ok {
+		r.forgetAll(func(l link) { n.InvalEntry(l.parent, l.name) })
+		return
+	}
+	effects := r.effects()
+	gone := map[link]Inode{}
+	for _, e := range effects {
+		if e.Gone != nil {
+			gone[link{e.Dir.(*Node), e.Name}] = e.Gone
+		}
+	}
+	teller.Tell(effects, func() {
+		r.forgetAll(func(l link) {
+			if was := gone[l]; was != nil {
+				teller.Removed(l.parent, l.name, was)
+			} else {
+				n.InvalEntry(l.parent, l.name)
+			}
+		})
+	})
+}
+
+// forgetAll has the kernel forget what changed: the names as forget does it.
+func (r *restorer) forgetAll(forget func(link)) {
 	for _, e := range r.entries {
-		n.InvalEntry(e.parent, e.name)
+		forget(e)
 	}
 	seen := map[*Node]bool{}
 	for _, node := range r.touched {
 		if !seen[node] {
 			seen[node] = true
-			n.InvalInode(node)
+			r.t.notifier.InvalInode(node)
 		}
 	}
 }
