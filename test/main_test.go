@@ -22,6 +22,7 @@ func TestMain(m *testing.M) {
 	checked.remove()
 	plain.remove()
 	search.remove()
+	unchecked.remove()
 	os.Exit(code)
 }
 
