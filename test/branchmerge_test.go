@@ -176,12 +176,15 @@ func (t three) check(now treestate.State, r overlay.MergeResult) error {
 			return fmt.Errorf("the branch had changed nothing, and the merge did:\n\t%s", strings.Join(diff, "\n\t"))
 		}
 	}
+	linked := map[string]bool{} // inodes that a changed name leads to, by the first of their names
+	for p, n := range now {
+		linked[n.First] = linked[n.First] || !t.keeps(p)
+	}
 	for p, b := range t.base {
-		o, t := t.ours[p], t.theirs[p]
-		if b.IsDir() || !alike(b, o) || !alike(b, t) {
+		if b.IsDir() || !t.keeps(p) {
 			continue
 		}
-		if n := now[p]; !alike(b, n) {
+		if n := now[p]; !alike(b, n) && !linked[n.First] {
 			return fmt.Errorf("%q was changed, which no side has changed: %+v, was %+v", p, n, b)
 		}
 	}
@@ -201,6 +204,12 @@ func (t three) check(now treestate.State, r overlay.MergeResult) error {
 		return contentKept(t.base, t.theirs, now, "the branch")
 	}
 	return nil
+}
+
+// keeps reports whether no side has changed what a name leads to.
+func (t three) keeps(p string) bool {
+	b, ok := t.base[p]
+	return ok && alike(b, t.ours[p]) && alike(b, t.theirs[p])
 }
 
 // alike compares in all but hard links.
