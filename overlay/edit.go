@@ -447,12 +447,7 @@ func (e *Editor) statEdited(id checkpoint.ID) (Attr, []checkpoint.Xattr, error) 
 // statNow describes an inode as it is, staged or live.
 func (e *Editor) statNow(id checkpoint.ID) (a Attr, xs []checkpoint.Xattr, err error) {
 	if name, fresh := e.staged[id]; fresh {
-		var st unix.Statx_t
-		if err = statAt(e.t.tmpFd, name, &st); err != nil || st.Mode&unix.S_IFMT == unix.S_IFLNK {
-			return attrOf(&st), nil, err
-		}
-		xs, err = xattrsOf(procPath(e.t.tmpFd) + "/" + name)
-		return attrOf(&st), xs, err
+		return e.statStaged(name)
 	}
 	n := e.nodes[id]
 	if a, err = e.t.GetAttr(n, nil); err != nil {
@@ -462,6 +457,20 @@ func (e *Editor) statNow(id checkpoint.ID) (a Attr, xs []checkpoint.Xattr, err e
 	defer e.t.mu.RUnlock()
 	xs, err = e.t.readXattrs(n)
 	return a, xs, err
+}
+
+func (e *Editor) statStaged(name string) (a Attr, xs []checkpoint.Xattr, err error) {
+	fd, err := unix.Openat(e.t.tmpFd, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return a, nil, err
+	}
+	defer unix.Close(fd)
+	var st unix.Statx_t
+	if err := statFd(fd, &st); err != nil {
+		return a, nil, err
+	}
+	xs, err = xattrsOf(procPath(fd))
+	return attrOf(&st), xs, err
 }
 
 // Read calls fn with the content that the regular file at a path will have.
@@ -577,13 +586,11 @@ func (e *Editor) dress(name string, a Attr, xs []checkpoint.Xattr) error {
 	if err := applyOwnerAndMode(fd, want); err != nil {
 		return err
 	}
-	if a.Mode&unix.S_IFMT != unix.S_IFLNK {
-		if err := applyXattrs(procPath(fd), xs); err != nil {
-			return err
-		}
-		if err := applyOwnerAndMode(fd, want); err != nil { // an ACL changes the mode
-			return err
-		}
+	if err := applyXattrs(procPath(fd), xs); err != nil {
+		return err
+	}
+	if err := applyOwnerAndMode(fd, want); err != nil { // an ACL changes the mode
+		return err
 	}
 	return setMtime(fd, want.Mtime)
 }

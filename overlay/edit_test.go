@@ -215,6 +215,27 @@ func TestAnEditChangesTheRoot(t *testing.T) {
 	s.sound()
 }
 
+func TestAnEditGivesASymlinkItsXattrs(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can give a symlink one")
+	}
+	s := newSpace(t, fillSmall)
+	since := s.snapshot()
+	link := special(unix.S_IFLNK|0o777, "nowhere")
+	link.Xattrs = []checkpoint.Xattr{{Name: "trusted.of", Value: []byte("link")}}
+	s.ok(s.edit(since, func(e *overlay.Editor) error {
+		s.ok(e.Make("link", link))
+		_, xs, err := e.Stat("link")
+		if len(xs) != 1 || xs[0].Name != "trusted.of" {
+			t.Errorf("the staged link has the xattrs %v", xs)
+		}
+		return err
+	}))
+	if got := s.state()["link"]; got.Xattrs["trusted.of"] != "link" || got.Mtime != editTime.Nano() {
+		t.Errorf("the link is %+v", got)
+	}
+}
+
 func TestAnEditorShowsWhatWillBe(t *testing.T) {
 	s := newSpace(t, fillSmall)
 	since := s.snapshot()

@@ -93,10 +93,22 @@ func (p branchLife) newWorld(base string, variant uint32) (*branchWorld, error) 
 	if err != nil {
 		return nil, err
 	}
-	if err := p.newWorkspace(dir); err != nil {
+	open := func(ws string) (branchHost, error) { return p.openHost(ws, variant) }
+	if !p.overlay {
+		if err := p.newWorkspace(dir); err != nil {
+			return nil, err
+		}
+		return newBranchWorld(dir, variant&movesVariant == 0, open)
+	}
+	merged, done, err := p.mountOverlay(dir)
+	if err != nil {
 		return nil, err
 	}
-	return newBranchWorld(dir, variant&movesVariant == 0, func(ws string) (branchHost, error) { return p.openHost(ws, variant) })
+	w, err := newBranchWorld(merged, variant&movesVariant == 0, open)
+	if w != nil {
+		w.refuse, w.done = refusedByOverlay, done
+	}
+	return w, err
 }
 
 // random makes and executes n operations that depend on seed alone. It gives the operations up to a failure.
@@ -212,8 +224,9 @@ func (p branchLife) run(t *testing.T, length int) {
 
 func TestDifferentialBranchesAreLikePlainDirectories(t *testing.T) {
 	for _, l := range []lower{
-		{name: "branches-tmpfs", share: share(5, 105), mount: func(t *testing.T) string { return testfs.Tmpfs(t, 1<<30) }, fill: seedTree},
+		{name: "branches-tmpfs", share: share(5, 95), mount: func(t *testing.T) string { return testfs.Tmpfs(t, 1<<30) }, fill: seedTree},
 		{name: "branches-ext4", share: share(2, 30), mount: func(t *testing.T) string { return testfs.Ext4(t, 512<<20) }, fill: seedTree},
+		{name: "branches-overlayfs", share: share(2, 15), mount: func(t *testing.T) string { return testfs.Tmpfs(t, 1<<30) }, fill: seedTree, overlay: true},
 	} {
 		t.Run(l.name, func(t *testing.T) {
 			t.Parallel()

@@ -22,6 +22,9 @@ type branchWorld struct {
 	lines map[string]*line // by name; main is ""
 	past  *past
 
+	refuse func(o ops.Op, err error) bool // tells errors that main has and the model has not; may be nil
+	done   func() error                   // gives back what dir is on; may be nil
+
 	checkpoints map[int]*mark // active ones, by number
 	last        int           // number of the newest
 	forks       int           // numbers the branches
@@ -84,6 +87,9 @@ func (w *branchWorld) close() error {
 	if w.host != nil {
 		errs = append(errs, w.host.Close())
 	}
+	if w.done != nil {
+		errs = append(errs, w.done())
+	}
 	return errors.Join(append(errs, treestate.Remove(w.dir))...)
 }
 
@@ -124,7 +130,11 @@ func (w *branchWorld) execute(l *line, o ops.Op) error {
 	case ops.Look:
 		return errors.Join(w.look(w.checkpoints[o.N]), w.lookBetween(w.checkpoints[o.Handle], w.checkpoints[o.N]))
 	}
-	return l.follows(o, l.tree.Apply(o))
+	err := l.tree.Apply(o)
+	if err != nil && l.parent == nil && w.refuse != nil && w.refuse(o, err) {
+		return nil
+	}
+	return l.follows(o, err)
 }
 
 // saved gives what a checkpoint of a line made now must bring back, and compares.
