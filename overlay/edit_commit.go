@@ -145,7 +145,14 @@ func (e *Editor) protectSlot(s checkpoint.Slot) error {
 	case err != unix.ENOENT:
 		return err
 	}
-	return e.t.record(func(l *logTx) error { return e.t.recordSlot(l, dir, s.Name, held) })
+	return e.t.record(func(l *logTx) error {
+		if isDir(&st) && held.ID != e.slots[s].ID {
+			if err := e.t.recordRemovedDir(l, dir, s.Name, &st, held.ID); err != nil {
+				return err
+			}
+		}
+		return e.t.recordSlot(l, dir, s.Name, held)
+	})
 }
 
 func (e *Editor) protectInode(n *Node, i *edited) error {

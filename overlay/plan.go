@@ -29,7 +29,9 @@ type plan struct {
 // fitsOneCommit reports whether what has to be recorded is surely little enough for one transaction.
 func (p *plan) fitsOneCommit() bool {
 	hasXattrs := func(i *inodeRestore) bool { return i.hasX } // each may be of 64 KiB
-	return len(p.remake) == 0 && len(p.slots)+len(p.inodes) <= oneCommit && !slices.ContainsFunc(p.inodes, hasXattrs)
+	takesXattrs := func(c *slotChange) bool { return !p.t.canMoveDirs && c.held.Mode&unix.S_IFMT == unix.S_IFDIR }
+	return len(p.remake) == 0 && len(p.slots)+len(p.inodes) <= oneCommit &&
+		!slices.ContainsFunc(p.inodes, hasXattrs) && !slices.ContainsFunc(p.slots, takesXattrs)
 }
 
 // slotChange is a slot that holds something else than it did.
@@ -128,7 +130,7 @@ func (p *plan) planSlots() error {
 			return err
 		}
 		if !alive {
-			if err := p.takeOutLink(slot); err != nil {
+			if err := p.takeOutDead(slot); err != nil {
 				return err
 			}
 			continue
@@ -257,6 +259,19 @@ func (p *plan) takeOutLinks() error {
 		}
 	}
 	return nil
+}
+
+// takeOutDead takes out of a directory that the checkpoint did not have what can't go to the trash with it: the names of files that have several; and
+// all that the log speaks of where the directory itself may be one that can't be moved. Of such a one, which was there before, it speaks of all.
+func (p *plan) takeOutDead(s checkpoint.Slot) error {
+	if p.t.canMoveDirs {
+		return p.takeOutLink(s)
+	}
+	dir, err := p.view.find(s.Dir)
+	if err != nil || dir == nil || !p.t.isLive(dir) {
+		return err
+	}
+	return p.takeOutIf(s, func(*unix.Statx_t) bool { return true })
 }
 
 // takeOutLink empties a slot of a directory that the checkpoint did not have, if that holds one of several names of a file: with the

@@ -3,6 +3,9 @@
 package overlay
 
 import (
+	"cmp"
+	"math"
+	"slices"
 	"strconv"
 
 	"github.com/hyperfs/hyperfs/checkpoint"
@@ -80,6 +83,7 @@ func (r *restorer) apply() error {
 	r.view.thaw()
 	r.t.stir()
 	r.lifted, r.restored = map[checkpoint.ID]uint32{}, map[checkpoint.ID]bool{}
+	r.sortAside()
 	for _, c := range r.plan.slots {
 		if err := r.moveAside(c); err != nil {
 			return r.failed(c.slot, err)
@@ -106,6 +110,22 @@ func (r *restorer) apply() error {
 		return err
 	}
 	return r.lower()
+}
+
+// sortAside brings the changes into an order in which a directory comes after what is in it, where one may have to be removed.
+func (r *restorer) sortAside() {
+	if r.t.canMoveDirs {
+		return
+	}
+	depth := map[*slotChange]int{}
+	for _, c := range r.plan.slots {
+		if c.held.Mode&unix.S_IFMT == unix.S_IFDIR {
+			depth[c] = r.t.depth(c.dir)
+		} else {
+			depth[c] = math.MaxInt
+		}
+	}
+	slices.SortStableFunc(r.plan.slots, func(a, b *slotChange) int { return cmp.Compare(depth[b], depth[a]) })
 }
 
 func (r *restorer) failed(s checkpoint.Slot, err error) error {

@@ -24,6 +24,7 @@ func TestMain(m *testing.M) {
 	checked.remove()
 	plain.remove()
 	search.remove()
+	unchecked.remove()
 	os.Exit(code)
 }
 
