@@ -27,7 +27,9 @@ import (
 type journal struct {
 	f          *os.File
 	generation uint64
-	end        int64 // behind the last commit
+	sum        uint32 // of the generation, which all checksums begin with
+	end        int64  // behind the last commit
+	commit     []byte // the last one; room for the next
 }
 
 const (
@@ -36,6 +38,7 @@ const (
 	// journalSize is how large a journal is made, in bytes: so what is appended does not change its size, which would be one more thing
 	// for the filesystem to log. It may get larger.
 	journalSize = 4 << 20
+	commitRoom  = 4 << 10 // bytes, up to which the room of a commit is used again
 
 	opPut     = 1
 	opDeleted = 2
@@ -53,12 +56,15 @@ func openJournal(dir string, i int) (*journal, error) {
 
 // append writes a commit. On an error the journal is as it was.
 func (j *journal) append(writes []write) (err error) {
-	commit := make([]byte, commitHead, 512)
+	commit := append(j.commit[:0], make([]byte, commitHead)...)
 	for _, w := range writes {
 		commit = w.encode(commit)
 	}
+	if j.commit = commit; cap(commit) > commitRoom {
+		j.commit = nil
+	}
 	binary.BigEndian.PutUint32(commit, uint32(len(commit)-commitHead))
-	binary.BigEndian.PutUint32(commit[4:], checksum(j.generation, commit[commitHead:]))
+	binary.BigEndian.PutUint32(commit[4:], crc32.Update(j.sum, castagnoli, commit[commitHead:]))
 	if _, err := j.f.WriteAt(commit, j.end); err != nil {
 		// What was written of it must not come to lie behind a later commit.
 		return errors.Join(err, j.f.Truncate(j.end), j.f.Truncate(max(j.end, journalSize)))
@@ -68,9 +74,8 @@ func (j *journal) append(writes []write) (err error) {
 	return nil
 }
 
-func checksum(generation uint64, commit []byte) uint32 {
-	head := binary.BigEndian.AppendUint64(make([]byte, 0, journalHead), generation)
-	return crc32.Update(crc32.Checksum(head, castagnoli), castagnoli, commit)
+func sumGeneration(generation uint64) uint32 {
+	return crc32.Checksum(binary.BigEndian.AppendUint64(nil, generation), castagnoli)
 }
 
 // clear empties the journal for a new generation.
@@ -79,7 +84,7 @@ func (j *journal) clear(generation uint64) error {
 		return err
 	}
 	resize := j.generation == 0 || j.end > journalSize // it was opened just now, or has grown
-	j.generation, j.end = generation, journalHead
+	j.generation, j.sum, j.end = generation, sumGeneration(generation), journalHead
 	if resize {
 		return j.f.Truncate(journalSize)
 	}
@@ -93,10 +98,11 @@ func (j *journal) read() (generation uint64, writes []write, err error) {
 		return 0, nil, err
 	}
 	generation, b = binary.BigEndian.Uint64(b), b[journalHead:]
+	begin := sumGeneration(generation)
 	for len(b) >= commitHead {
 		n, sum := int64(binary.BigEndian.Uint32(b)), binary.BigEndian.Uint32(b[4:])
 		b = b[commitHead:]
-		if n == 0 || n > int64(len(b)) || checksum(generation, b[:n]) != sum {
+		if n == 0 || n > int64(len(b)) || crc32.Update(begin, castagnoli, b[:n]) != sum {
 			break
 		}
 		some, err := decodeWrites(b[:n])
