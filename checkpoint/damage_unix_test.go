@@ -4,6 +4,7 @@ package checkpoint
 
 import (
 	"bytes"
+	"hash/crc32"
 	"os"
 	"path/filepath"
 	"strings"
@@ -223,7 +224,7 @@ func TestAStoreOfTheFormatBeforeIsRead(t *testing.T) {
 	w := write{key: metaKey("old"), value: []byte("1")}
 	commit := w.encode(make([]byte, commitHead))
 	old := journal{head: journalHead{generation: 7}}
-	putUint32s(commit, uint32(len(commit)-commitHead), checksum(old.head.generation, commit[commitHead:]))
+	putUint32s(commit, uint32(len(commit)-commitHead), crc32.Update(sumGeneration(old.head.generation), castagnoli, commit[commitHead:]))
 	b := append([]byte{0, 0, 0, 0, 0, 0, 0, 7}, commit...)
 	for name, content := range map[string][]byte{"format": []byte("1\n"), "journal-0": b, "journal-1": {}} {
 		if err := os.WriteFile(filepath.Join(copied, name), content, 0o600); err != nil {

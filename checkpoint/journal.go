@@ -25,10 +25,12 @@ import (
 // What is behind the last commit is zeros, a commit of an earlier generation, or one that was torn and had not returned. So the journal
 // is emptied by giving it a new generation. Numbers are big endian. The head says how far commits have returned: what ends before that is damaged, and not torn.
 type journal struct {
-	f     *os.File
-	head  journalHead
-	sized bool // it has been made as large as journalSize
-	old   bool // it is one of an earlier version of hyperfs, which had no more of a head than the generation
+	f      *os.File
+	head   journalHead
+	sum    uint32 // of head.generation, which all checksums begin with
+	sized  bool   // it has been made as large as journalSize
+	old    bool   // it is one of an earlier version of hyperfs, which had no more of a head than the generation
+	commit []byte // the last one; room for the next
 }
 
 // journalHead is the beginning of a journal: a byte for the version, these numbers, and the CRC-32C of all that. It is written again after
@@ -49,6 +51,7 @@ const (
 	// journalSize is how large a journal is made, in bytes: so what is appended does not change its size, which would be one more thing
 	// for the filesystem to log. It may get larger.
 	journalSize = 4 << 20
+	commitRoom  = 4 << 10 // bytes, up to which the room of a commit is used again
 
 	opPut     = 1
 	opDeleted = 2
@@ -84,12 +87,15 @@ func openJournal(dir string, i int) (*journal, error) {
 
 // append writes a commit. On an error the journal is as it was.
 func (j *journal) append(writes []write) (err error) {
-	commit := make([]byte, commitHead, 512)
+	commit := append(j.commit[:0], make([]byte, commitHead)...)
 	for _, w := range writes {
 		commit = w.encode(commit)
 	}
+	if j.commit = commit; cap(commit) > commitRoom {
+		j.commit = nil
+	}
 	binary.BigEndian.PutUint32(commit, uint32(len(commit)-commitHead))
-	binary.BigEndian.PutUint32(commit[4:], checksum(j.head.generation, commit[commitHead:]))
+	binary.BigEndian.PutUint32(commit[4:], crc32.Update(j.sum, castagnoli, commit[commitHead:]))
 	next := j.head
 	next.end += int64(len(commit))
 	if _, err = j.f.WriteAt(commit, j.head.end); err == nil {
@@ -111,9 +117,8 @@ func (j *journal) putHead(h journalHead) error {
 	return nil
 }
 
-func checksum(generation uint64, commit []byte) uint32 {
-	head := binary.BigEndian.AppendUint64(make([]byte, 0, 8), generation)
-	return crc32.Update(crc32.Checksum(head, castagnoli), castagnoli, commit)
+func sumGeneration(generation uint64) uint32 {
+	return crc32.Checksum(binary.BigEndian.AppendUint64(nil, generation), castagnoli)
 }
 
 // clear empties the journal for a new generation.
@@ -122,7 +127,7 @@ func (j *journal) clear(generation, given uint64) error {
 	if err := j.putHead(journalHead{generation: generation, end: journalStart, given: given, boot: BootID()}); err != nil {
 		return err
 	}
-	j.old, j.sized = false, true
+	j.old, j.sized, j.sum = false, true, sumGeneration(generation)
 	if resize {
 		return j.f.Truncate(journalSize)
 	}
@@ -152,10 +157,11 @@ func (j *journal) read() (writes []write, torn bool, err error) {
 	if err != nil || at == 0 {
 		return nil, false, err
 	}
+	begin := sumGeneration(j.head.generation)
 	for len(b)-at >= commitHead {
 		n, sum := int64(binary.BigEndian.Uint32(b[at:])), binary.BigEndian.Uint32(b[at+4:])
 		rest := b[at+commitHead:]
-		if n == 0 || n > int64(len(rest)) || checksum(j.head.generation, rest[:n]) != sum {
+		if n == 0 || n > int64(len(rest)) || crc32.Update(begin, castagnoli, rest[:n]) != sum {
 			break
 		}
 		some, err := decodeWrites(rest[:n])

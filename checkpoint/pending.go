@@ -54,7 +54,7 @@ type writeSet struct {
 }
 
 func newWriteSet(j *journal) *writeSet {
-	return &writeSet{journal: j, writes: map[string]write{}, reverse: map[string]int{}}
+	return &writeSet{journal: j, writes: make(map[string]write, 128), reverse: map[string]int{}}
 }
 
 // add takes a write. A key of the index by inode is never deleted by way of here.

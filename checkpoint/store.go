@@ -227,6 +227,7 @@ func (s *Store) Update(fn func(*Tx) error) error {
 		return err
 	}
 	tx := Tx{s: s, update: true}
+	tx.writes = tx.few[:0]
 	if s.pending != nil {
 		tx.sets = s.pending.sets()
 	}
@@ -446,6 +447,33 @@ type Tx struct {
 	writes   []write // not committed yet, in order
 	contents bool    // there are content records among the writes
 	err      error   // why nothing can be read
+
+	// What most transactions need no more of, so that it is not allocated piece by piece.
+	few   [2]write // for writes
+	probe [96]byte // for the key that is looked for
+	room  []byte   // for keys and values of writes, which are kept: so it is used for one transaction only
+}
+
+// slotKey and inodeKey give a key to look for, which is valid until the next one.
+func (tx *Tx) slotKey(e Epoch, s Slot) []byte {
+	return appendSlot(appendEpochKey(tx.probe[:0], keySlot, e), s)
+}
+
+func (tx *Tx) inodeKey(kind byte, e Epoch, id ID) []byte {
+	return appendInodeKey(tx.probe[:0], kind, e, id)
+}
+
+// putInode writes a record of an inode, whose value appendValue appends.
+func (tx *Tx) putInode(kind byte, e Epoch, id ID, appendValue func([]byte) []byte) error {
+	if tx.room == nil {
+		tx.room = make([]byte, 0, 256)
+	}
+	begin := len(tx.room)
+	b := appendInodeKey(tx.room, kind, e, id)
+	split := len(b)
+	b = appendValue(b)
+	tx.room = b
+	return tx.Set(b[begin:split:split], b[split:len(b):len(b)])
 }
 
 // db begins to read from the database, which comes after sets were taken.
@@ -516,11 +544,11 @@ func (tx *Tx) get(key []byte, fn func([]byte) error) (bool, error) {
 }
 
 // HasSlot reports whether the epoch has a record of the slot.
-func (tx *Tx) HasSlot(e Epoch, s Slot) (bool, error) { return tx.has(slotKey(e, s)) }
+func (tx *Tx) HasSlot(e Epoch, s Slot) (bool, error) { return tx.has(tx.slotKey(e, s)) }
 
 // Slot gives the epoch's record of a slot.
 func (tx *Tx) Slot(e Epoch, s Slot) (o Occupant, ok bool, err error) {
-	ok, err = tx.get(slotKey(e, s), func(v []byte) (err error) { o, err = decodeOccupant(v); return err })
+	ok, err = tx.get(tx.slotKey(e, s), func(v []byte) (err error) { o, err = decodeOccupant(v); return err })
 	return o, ok, err
 }
 
@@ -570,23 +598,23 @@ func (tx *Tx) hasIndexed(prefix []byte, more int) (bool, error) {
 }
 
 // HasAttr reports whether the epoch has an attribute record of id.
-func (tx *Tx) HasAttr(e Epoch, id ID) (bool, error) { return tx.has(inodeKey(keyAttr, e, id)) }
+func (tx *Tx) HasAttr(e Epoch, id ID) (bool, error) { return tx.has(tx.inodeKey(keyAttr, e, id)) }
 
 // HasContent reports whether the epoch has a content record of id.
-func (tx *Tx) HasContent(e Epoch, id ID) (bool, error) { return tx.has(inodeKey(keyContent, e, id)) }
+func (tx *Tx) HasContent(e Epoch, id ID) (bool, error) { return tx.has(tx.inodeKey(keyContent, e, id)) }
 
 // HasXattrs reports whether the epoch has an xattr record of id.
-func (tx *Tx) HasXattrs(e Epoch, id ID) (bool, error) { return tx.has(inodeKey(keyXattrs, e, id)) }
+func (tx *Tx) HasXattrs(e Epoch, id ID) (bool, error) { return tx.has(tx.inodeKey(keyXattrs, e, id)) }
 
 // PutAttr writes an attribute record.
 func (tx *Tx) PutAttr(e Epoch, id ID, a Attr) error {
-	return tx.Set(inodeKey(keyAttr, e, id), a.encode())
+	return tx.putInode(keyAttr, e, id, a.append)
 }
 
 // PutContent writes a content record.
 func (tx *Tx) PutContent(e Epoch, id ID, c Content) error {
 	tx.contents = true
-	return tx.Set(inodeKey(keyContent, e, id), c.encode())
+	return tx.putInode(keyContent, e, id, c.append)
 }
 
 // DeleteContent removes a content record.
@@ -594,13 +622,13 @@ func (tx *Tx) DeleteContent(e Epoch, id ID) error { return tx.delete(inodeKey(ke
 
 // Content gives the epoch's content record of id.
 func (tx *Tx) Content(e Epoch, id ID) (c Content, ok bool, err error) {
-	ok, err = tx.get(inodeKey(keyContent, e, id), func(v []byte) (err error) { c, err = decodeContent(v); return err })
+	ok, err = tx.get(tx.inodeKey(keyContent, e, id), func(v []byte) (err error) { c, err = decodeContent(v); return err })
 	return c, ok, err
 }
 
 // Attr gives the epoch's attribute record of id.
 func (tx *Tx) Attr(e Epoch, id ID) (a Attr, ok bool, err error) {
-	ok, err = tx.get(inodeKey(keyAttr, e, id), func(v []byte) (err error) { a, err = decodeAttr(v); return err })
+	ok, err = tx.get(tx.inodeKey(keyAttr, e, id), func(v []byte) (err error) { a, err = decodeAttr(v); return err })
 	return a, ok, err
 }
 
@@ -610,7 +638,7 @@ func (tx *Tx) PutXattrs(e Epoch, id ID, xs []Xattr) error {
 }
 
 // HasNames reports whether the epoch has a record of how many names id had.
-func (tx *Tx) HasNames(e Epoch, id ID) (bool, error) { return tx.has(inodeKey(keyNames, e, id)) }
+func (tx *Tx) HasNames(e Epoch, id ID) (bool, error) { return tx.has(tx.inodeKey(keyNames, e, id)) }
 
 // PutNames writes how many names id had.
 func (tx *Tx) PutNames(e Epoch, id ID, n uint32) error {
