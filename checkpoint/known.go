@@ -27,6 +27,14 @@ func (s *Store) BeginEpoch(e Epoch) {
 	k.epoch, k.keys = e, map[uint64]struct{}{}
 }
 
+// Untouched reports whether it is known that the current epoch has no record yet: the tree is what it was when it began.
+func (s *Store) Untouched(e Epoch) bool {
+	k := &s.known
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	return k.epoch == e && len(k.keys) == 0
+}
+
 // recordOf gives the epoch of a record's key, and what of the key is remembered: in the index by inode whatever follows the epoch is
 // left out.
 func recordOf(key []byte) (e Epoch, part []byte, ok bool) {

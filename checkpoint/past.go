@@ -2,6 +2,7 @@ package checkpoint
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -347,6 +348,37 @@ func earliest[V any](a *Past, get func(*segment) (V, bool)) (v V, ok bool, err e
 		}
 	}
 	return v, false, nil
+}
+
+// Until gives the slots and the inodes of which there may be a record between this epoch and that of a later one: all else is the same in both states.
+func (a *Past) Until(b *Past) (slots map[Slot]struct{}, inodes map[ID]struct{}, err error) {
+	segs, done, err := a.reading()
+	if err != nil {
+		return nil, nil, err
+	}
+	defer done()
+	slots, inodes = map[Slot]struct{}{}, map[ID]struct{}{}
+	for _, seg := range segs {
+		if seg == b.seg {
+			return slots, inodes, nil
+		}
+		for dir, names := range seg.slots {
+			for name := range names {
+				slots[Slot{dir, name}] = struct{}{}
+			}
+		}
+		addKeys(inodes, seg.attrs)
+		addKeys(inodes, seg.contents)
+		addKeys(inodes, seg.xattrs)
+		addKeys(inodes, seg.outside)
+	}
+	return nil, nil, fmt.Errorf("epoch %d is not later than %d", b.seg.epoch, a.seg.epoch)
+}
+
+func addKeys[V any](to map[ID]struct{}, from map[ID]V) {
+	for id := range from {
+		to[id] = struct{}{}
+	}
 }
 
 // Slot gives what a slot held, if it has changed since.

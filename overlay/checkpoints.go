@@ -269,7 +269,7 @@ func (w *Workspace) Promote(ctx context.Context, id string, patch io.Writer) (ch
 	}
 	defer leave()
 	if patch != nil {
-		if err := w.patch(ctx, id, "", patch); err != nil {
+		if err := w.patch(ctx, id, "", patch, func() {}); err != nil {
 			return checkpoint.Checkpoint{}, err
 		}
 	}

@@ -53,7 +53,7 @@ func TestDiffFindsFilesThatOnlyOneStateKnowsOf(t *testing.T) {
 		do   func(s *space)
 		want []string
 	}{
-		{"changed", func(s *space) { s.overwrite("f", "X", 0) }, []string{"modified f"}},
+		{"changed", func(s *space) { s.overwrite("f", "X", 0) }, []string{"modified d/g", "modified f"}},
 		{"changed, and a name less", func(s *space) { s.overwrite("f", "X", 0); s.unlink("d/g") }, []string{"deleted d/g", "modified f"}},
 	} {
 		for _, backwards := range []bool{false, true} {

@@ -29,7 +29,7 @@
 // They are taken in this order, and none is taken while a later one is held:
 //
 //  1. Workspace.admin: keeps administrative work apart: rollback, drop, promote and gc hold it alone; snapshot, diff
-//     and patch share it. Workspace.list guards the checkpoint list below it.
+//     and patch share it, these until they have opened the states that they compare. Workspace.list guards the checkpoint list below it.
 //     state.surveying, held while a whole state is looked through, comes here.
 //  2. Tree.mu: every operation on the tree shares it; a snapshot holds it alone for the instant of the epoch's change, a
 //     rollback while it works. It must not be held over a call to the Notifier. Who reads a state shares it for one call.

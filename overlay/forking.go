@@ -3,7 +3,6 @@
 package overlay
 
 import (
-	"context"
 	"os"
 
 	"github.com/hyperfs/hyperfs/checkpoint"
@@ -38,45 +37,3 @@ func noCheckpoint(id string) error {
 
 // Announce tells all subscribers of a change of state. It never blocks.
 func (w *Workspace) Announce(ev Event) { w.events.send(ev) }
-
-// DiffEpochs tells what changed from the beginning of one epoch to that of a later one, with what is below created directories. Checkpoints or pins
-// must need both: else NOT_FOUND.
-func (w *Workspace) DiffEpochs(ctx context.Context, from, to checkpoint.Epoch) ([]Change, error) {
-	const op = "diff"
-	leave, err := w.enter(op, true)
-	if err != nil {
-		return nil, err
-	}
-	defer leave()
-	for _, e := range []checkpoint.Epoch{from, to} {
-		if w.needers(e) == 0 {
-			return nil, errs.New(errs.NotFound, op, "", "nobody has kept the state at the beginning of epoch %d", e)
-		}
-	}
-	w.tree.flushMapped()
-	w.tree.lockToLook() // what is not in the log is read from the tree: a change between the two would be told wrongly
-	defer w.tree.unlockLooked()
-	d, err := w.differOf(ctx, from, to)
-	if err != nil {
-		return nil, errs.Ensure(op, "", err)
-	}
-	defer d.close()
-	found, err := d.run()
-	changes := make([]Change, len(found))
-	for i, c := range found {
-		changes[i] = c.Change
-	}
-	return changes, errs.Ensure(op, "", err)
-}
-
-func (w *Workspace) differOf(ctx context.Context, from, to checkpoint.Epoch) (*differ, error) {
-	a, err := w.store.Fold(from, 0)
-	if err != nil {
-		return nil, err
-	}
-	b, err := w.store.Fold(to, 0)
-	if err != nil {
-		return nil, err
-	}
-	return w.tree.newDiffer(ctx, a, b, true), nil
-}

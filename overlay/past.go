@@ -91,7 +91,7 @@ type openState struct {
 func (o *openState) Close() { o.once.Do(func() { o.w.closeState(o.state) }) }
 
 // openAt opens the state of an epoch. The caller sees to it that nothing is dropped from the undo log meanwhile.
-func (ss *states) openAt(e checkpoint.Epoch) (State, error) {
+func (ss *states) openAt(e checkpoint.Epoch) (*openState, error) {
 	past, err := ss.w.store.OpenPast(e)
 	if err != nil {
 		return nil, err
@@ -216,7 +216,7 @@ func (s *state) lookup(q *search, slot checkpoint.Slot) (StateEntry, error) {
 	if o, ok, err := s.past.Slot(slot); err != nil || ok {
 		return s.entryOf(o, err)
 	}
-	if err := s.checkKnown(slot.Dir); err != nil {
+	if err := q.checkKnown(slot.Dir); err != nil {
 		return StateEntry{}, err
 	}
 	var st unix.Statx_t
@@ -263,16 +263,29 @@ func (s *state) statIn(q *search, slot checkpoint.Slot, st *unix.Statx_t) error 
 	return q.within(slot.Dir, d.fd, func() error { return statAt(d.fd, slot.Name, st) })
 }
 
-// checkKnown fails for an inode that was changed while nobody watched, unless its content was saved before that.
-func (s *state) checkKnown(id checkpoint.ID) error {
+// isKnown reports whether it is known what an inode was. It is not if that was changed while nobody watched, unless its content was saved before that.
+func (s *state) isKnown(id checkpoint.ID) (bool, error) {
 	since, changed, err := s.past.Outside(id)
 	if err != nil || !changed {
-		return s.failure("look for changes", err)
+		return true, err
 	}
-	if c, in, err := s.past.Content(id); err == nil && c.Whole() && in < since {
+	c, in, err := s.past.Content(id)
+	return err == nil && c.Whole() && in < since, err
+}
+
+// checkKnown fails for an inode of which it is not known what it was.
+func (q *search) checkKnown(id checkpoint.ID) error {
+	if q.unchecked {
 		return nil
 	}
-	s.t.log.Error("an inode was changed while hyperfs was not running, and what it was before is not known", "id", id.String(), "epoch", uint64(s.epoch))
+	known, err := q.isKnown(id)
+	if err != nil {
+		return q.failure("look for changes", err)
+	}
+	if known {
+		return nil
+	}
+	q.t.log.Error("an inode was changed while hyperfs was not running, and what it was before is not known", "id", id.String(), "epoch", uint64(q.epoch))
 	return unix.EIO
 }
 
@@ -297,7 +310,7 @@ func (s *state) Attr(id checkpoint.ID) (a Attr, err error) {
 }
 
 func (s *state) attr(q *search, id checkpoint.ID) (Attr, error) {
-	if err := s.checkKnown(id); err != nil {
+	if err := q.checkKnown(id); err != nil {
 		return Attr{}, err
 	}
 	a, names, err := s.recorded(id)
@@ -364,22 +377,25 @@ func (s *state) attrOf(id checkpoint.ID, r *checkpoint.Attr, names uint32) Attr 
 func (s *state) Xattrs(id checkpoint.ID) (xs []checkpoint.Xattr, err error) {
 	id = s.w.store.Resolve(id)
 	err = s.do(func(q *search) error {
-		if err := s.checkKnown(id); err != nil {
-			return err
-		}
-		saved, ok, err := s.past.Xattrs(id)
-		if err != nil || ok {
-			xs = saved
-			return s.failure("read xattrs", err)
-		}
-		live := s.liveXattrs(q, id, &xs)
-		if saved, ok, err = s.past.Xattrs(id); err != nil || ok {
-			xs = saved
-			return s.failure("read xattrs", err)
-		}
-		return live
+		xs, err = s.xattrs(q, id)
+		return err
 	})
 	return xs, err
+}
+
+func (s *state) xattrs(q *search, id checkpoint.ID) (xs []checkpoint.Xattr, err error) {
+	if err := q.checkKnown(id); err != nil {
+		return nil, err
+	}
+	saved, ok, err := s.past.Xattrs(id)
+	if err != nil || ok {
+		return saved, s.failure("read xattrs", err)
+	}
+	live := s.liveXattrs(q, id, &xs)
+	if saved, ok, err = s.past.Xattrs(id); err != nil || ok {
+		return saved, s.failure("read xattrs", err)
+	}
+	return xs, live
 }
 
 func (s *state) liveXattrs(q *search, id checkpoint.ID, xs *[]checkpoint.Xattr) error {

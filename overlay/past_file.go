@@ -27,7 +27,7 @@ type stateFile struct {
 func (s *state) Open(id checkpoint.ID) (StateFile, error) {
 	f := &stateFile{s: s, id: id, under: -1}
 	err := s.do(func(q *search) error {
-		if err := s.checkKnown(id); err != nil {
+		if err := q.checkKnown(id); err != nil {
 			return err
 		}
 		c, _, err := s.past.Content(id)

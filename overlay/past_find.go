@@ -18,9 +18,10 @@ var (
 // search finds inodes of a state wherever they are now. It lasts for one call, which shares Tree.mu or holds it alone. IDs are resolved.
 type search struct {
 	*state
-	alone bool            // Tree.mu is held alone, and directories may be opened up
-	under []checkpoint.ID // what is being looked for: where things were seen may be so long out of date that it leads in a circle
-	tries int
+	alone     bool            // Tree.mu is held alone, and directories may be opened up
+	unchecked bool            // what was changed while nobody watched is told as it is now
+	under     []checkpoint.ID // what is being looked for: where things were seen may be so long out of date that it leads in a circle
+	tries     int
 }
 
 // maxTries is how many places one call looks at. Only what is missing takes more than a few.
@@ -181,7 +182,7 @@ func (q *search) isGone(id checkpoint.ID) bool {
 // look goes through the places where an inode may be: a move is in the log before it is made, so one that is not where it was seen is where the log
 // says.
 func (q *search) look(id checkpoint.ID) (spot, error) {
-	for _, slots := range []func(checkpoint.ID) ([]checkpoint.Slot, error){q.seenAt, q.knownAt, q.notedAt, q.past.Where} {
+	for _, slots := range q.places() {
 		list, err := slots(id)
 		if err != nil {
 			return spot{}, q.failure("find an inode", err)
@@ -197,6 +198,11 @@ func (q *search) look(id checkpoint.ID) (spot, error) {
 		return spot{}, errLost
 	}
 	return f, nil
+}
+
+// places are the ways to learn of slots where an inode may be. The last one is asked after the others: it knows of every move that was made meanwhile.
+func (q *search) places() []func(checkpoint.ID) ([]checkpoint.Slot, error) {
+	return []func(checkpoint.ID) ([]checkpoint.Slot, error){q.seenAt, q.knownAt, q.notedAt, q.past.Where}
 }
 
 func (q *search) seenAt(id checkpoint.ID) ([]checkpoint.Slot, error) {

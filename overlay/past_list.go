@@ -18,7 +18,7 @@ func (s *state) List(dir checkpoint.ID) (all []DirEntry, err error) {
 }
 
 func (s *state) list(q *search, dir checkpoint.ID) ([]DirEntry, error) {
-	if err := s.checkKnown(dir); err != nil {
+	if err := q.checkKnown(dir); err != nil {
 		return nil, err
 	}
 	var live []DirEntry

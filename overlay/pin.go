@@ -166,7 +166,15 @@ func (w *Workspace) OpenState(e checkpoint.Epoch) (State, error) {
 		return nil, err
 	}
 	defer leave()
-	return w.openState(e)
+	return asState(w.openState(e))
+}
+
+// asState keeps a failure from becoming a State that is not nil.
+func asState(s *openState, err error) (State, error) {
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
 }
 
 // OpenCheckpoint opens the state that an active checkpoint has.
@@ -180,11 +188,11 @@ func (w *Workspace) OpenCheckpoint(id string) (State, error) {
 	if err != nil {
 		return nil, errs.Ensure("open state", id, err)
 	}
-	return w.openState(c.Epoch)
+	return asState(w.openState(c.Epoch))
 }
 
 // openState is for a caller who shares w.admin.
-func (w *Workspace) openState(e checkpoint.Epoch) (State, error) {
+func (w *Workspace) openState(e checkpoint.Epoch) (*openState, error) {
 	w.collecting.Lock() // nothing may be dropped or joined while the log is read
 	defer w.collecting.Unlock()
 	if w.needers(e) == 0 {

@@ -3,7 +3,6 @@
 package overlay
 
 import (
-	"io"
 	"strings"
 
 	"github.com/hyperfs/hyperfs/checkpoint"
@@ -17,14 +16,12 @@ type view struct {
 	t    *Tree
 	fold *checkpoint.Fold
 
-	slots              map[checkpoint.ID][]checkpoint.Slot   // where the fold says that an inode was
-	byDir              map[checkpoint.ID]map[string]struct{} // names in the fold, of each directory
-	alive              map[checkpoint.ID]bool                // whether a directory was in the state
-	asking             map[checkpoint.ID]bool                // directories for which that is being worked out
-	places             map[checkpoint.ID]*Node               // inodes that were found
-	missing, searching map[checkpoint.ID]bool                // inodes that are nowhere; that are being looked for
-	at                 map[checkpoint.ID]checkpoint.Slot     // where a walk of the state saw an inode
-	other              *view                                 // of another state, which may know where to look for an inode; or nil
+	slots              map[checkpoint.ID][]checkpoint.Slot // where the fold says that an inode was
+	alive              map[checkpoint.ID]bool              // whether a directory was in the state
+	asking             map[checkpoint.ID]bool              // directories for which that is being worked out
+	places             map[checkpoint.ID]*Node             // inodes that were found
+	missing, searching map[checkpoint.ID]bool              // inodes that are nowhere; that are being looked for
+	at                 map[checkpoint.ID]checkpoint.Slot   // where a walk of the state saw an inode
 	pinned             []*Node
 	before             map[checkpoint.ID]checkpoint.Slot // only while a rollback is resumed: where it took inodes from
 	replaced           map[checkpoint.ID]checkpoint.ID   // only then: what it may have put in the place of inodes
@@ -39,7 +36,6 @@ func (t *Tree) newView(fold *checkpoint.Fold) *view {
 	v := &view{
 		t: t, fold: fold,
 		slots: map[checkpoint.ID][]checkpoint.Slot{},
-		byDir: map[checkpoint.ID]map[string]struct{}{},
 		alive: map[checkpoint.ID]bool{}, asking: map[checkpoint.ID]bool{},
 		missing: map[checkpoint.ID]bool{}, searching: map[checkpoint.ID]bool{},
 		places: map[checkpoint.ID]*Node{},
@@ -49,12 +45,6 @@ func (t *Tree) newView(fold *checkpoint.Fold) *view {
 		if !o.ID.IsZero() {
 			v.slots[o.ID] = append(v.slots[o.ID], s)
 		}
-		names := v.byDir[s.Dir]
-		if names == nil {
-			names = map[string]struct{}{}
-			v.byDir[s.Dir] = names
-		}
-		names[s.Name] = struct{}{}
 	}
 	return v
 }
@@ -335,12 +325,6 @@ func (v *view) noted(id checkpoint.ID) ([]checkpoint.Slot, error) {
 	if s, ok := v.at[id]; ok {
 		slots = append(slots, s)
 	}
-	if v.other != nil {
-		slots = append(slots, v.other.slots[id]...)
-		if a, ok := v.other.fold.Attrs[id]; ok && !a.At.Dir.IsZero() {
-			slots = append(slots, a.At)
-		}
-	}
 	return slots, nil
 }
 
@@ -379,53 +363,6 @@ func (v *view) live(s checkpoint.Slot) (*unix.Statx_t, error) {
 	return v.statIn(dir, s.Name)
 }
 
-// entries gives what a directory of the state held, without the store.
-func (v *view) entries(id checkpoint.ID) (map[string]checkpoint.Occupant, error) {
-	all := map[string]checkpoint.Occupant{}
-	dir, err := v.find(id)
-	if err != nil {
-		return nil, err
-	}
-	if dir != nil {
-		if err := v.liveEntries(dir, all); err != nil {
-			return nil, err
-		}
-	}
-	for name := range v.byDir[id] {
-		o := v.fold.Slots[checkpoint.Slot{Dir: id, Name: name}]
-		if o.ID.IsZero() {
-			delete(all, name)
-		} else {
-			all[name] = o
-		}
-	}
-	return all, nil
-}
-
-func (v *view) liveEntries(dir *Node, all map[string]checkpoint.Occupant) error {
-	d, err := v.t.openDirRef(dir)
-	if err == unix.ESTALE {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	defer d.done()
-	return v.t.within(dir, d.fd, func() error {
-		return eachName(d.fd, func(name string) error {
-			if v.t.hidden(dir, name) {
-				return nil
-			}
-			var st unix.Statx_t
-			if err := statAt(d.fd, name, &st); err != nil {
-				return err
-			}
-			all[name] = v.t.occupantOf(&st)
-			return nil
-		})
-	})
-}
-
 // path gives the workspace-relative path that a slot had in the state.
 func (v *view) path(s checkpoint.Slot) (string, error) {
 	parts := []string{s.Name}
@@ -455,18 +392,6 @@ func join(parts []string) string {
 	return b.String()
 }
 
-// attr gives the attributes that an inode had in the state.
-func (v *view) attr(id checkpoint.ID) (checkpoint.Attr, error) {
-	if a, ok := v.fold.Attrs[id]; ok {
-		return a, nil
-	}
-	var st unix.Statx_t
-	if err := v.stat(id, &st); err != nil {
-		return checkpoint.Attr{}, err
-	}
-	return v.t.attrRecord(&st, checkpoint.Slot{}), nil
-}
-
 // stat describes an inode as it is now.
 func (v *view) stat(id checkpoint.ID, st *unix.Statx_t) error {
 	n, err := v.find(id)
@@ -477,90 +402,4 @@ func (v *view) stat(id checkpoint.ID, st *unix.Statx_t) error {
 		return unix.ENOENT
 	}
 	return v.statNode(n, st)
-}
-
-// xattrs gives the extended attributes that an inode had in the state.
-func (v *view) xattrs(id checkpoint.ID) ([]checkpoint.Xattr, error) {
-	if xs, ok := v.fold.Xattrs[id]; ok {
-		return xs, nil
-	}
-	n, err := v.find(id)
-	if err != nil {
-		return nil, err
-	}
-	if n == nil {
-		return nil, unix.ENOENT
-	}
-	return v.t.readXattrs(n)
-}
-
-// open opens the content that a regular file had in the state.
-func (v *view) open(id checkpoint.ID) (contentReader, error) {
-	c := v.fold.Contents[id]
-	if c.Whole() {
-		return v.t.openContent(c, nil)
-	}
-	n, err := v.find(id)
-	if err != nil {
-		return nil, err
-	}
-	if n == nil {
-		return nil, unix.ENOENT
-	}
-	if v.fold.Contents == nil { // what is live now
-		return v.t.openFile(n)
-	}
-	return v.t.openContent(c, n)
-}
-
-// readlink gives the target of a symlink, which never changes.
-func (v *view) readlink(id checkpoint.ID) (string, error) {
-	n, err := v.find(id)
-	if err != nil {
-		return "", err
-	}
-	if n == nil {
-		return "", unix.ENOENT
-	}
-	ref, err := v.t.reach(n)
-	if err != nil {
-		return "", err
-	}
-	defer ref.done()
-	return readlinkAt(ref.fd, "")
-}
-
-// sameContent compares the content of an inode in two states.
-func sameContent(a *view, aID checkpoint.ID, b *view, bID checkpoint.ID) (bool, error) {
-	fa, err := a.open(aID)
-	if err != nil {
-		return false, err
-	}
-	defer fa.Close()
-	fb, err := b.open(bID)
-	if err != nil {
-		return false, err
-	}
-	defer fb.Close()
-	return sameBytes(fa, fb)
-}
-
-func sameBytes(a, b io.Reader) (bool, error) {
-	bufA, bufB := make([]byte, 64<<10), make([]byte, 64<<10)
-	for {
-		n, errA := io.ReadFull(a, bufA)
-		m, errB := io.ReadFull(b, bufB)
-		if n != m || string(bufA[:n]) != string(bufB[:m]) {
-			return false, nil
-		}
-		if errA == io.EOF || errA == io.ErrUnexpectedEOF {
-			return errB == errA, nil
-		}
-		if errA != nil {
-			return false, errA
-		}
-		if errB != nil {
-			return false, errB
-		}
-	}
 }

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/hyperfs/hyperfs/checkpoint"
 	"github.com/hyperfs/hyperfs/internal/errs"
@@ -51,7 +52,8 @@ type Workspace struct {
 	pins        map[checkpoint.Pin]struct{}       // guarded by list
 	closed      bool                              // guarded by list
 
-	states *states
+	states  *states
+	passing atomic.Uint64 // how many epochs only openNow has needed
 }
 
 // Open opens the workspace, makes its store if there is none, and finishes a rollback that was cut short. It fails with

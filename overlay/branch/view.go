@@ -4,25 +4,22 @@ package branch
 
 import (
 	"slices"
-	"strings"
 
 	"github.com/hyperfs/hyperfs/checkpoint"
 	"github.com/hyperfs/hyperfs/overlay"
 	"golang.org/x/sys/unix"
 )
 
-// view is a state with what it takes to tell paths. Nothing changes the state meanwhile.
+// view is a state of a branch that is compared with another. Nothing changes it meanwhile. It is an overlay.Side.
 type view struct {
 	*state
 	p      *pool
 	places *places
-
-	at    map[checkpoint.ID][]checkpoint.Slot // where the layers say that an inode is
-	alive map[checkpoint.ID]bool              // whether a directory has a path
+	at     map[checkpoint.ID][]checkpoint.Slot // where the layers say that an inode is
 }
 
 func newView(s *state, p *pool, places *places) *view {
-	v := &view{state: s, p: p, places: places, at: map[checkpoint.ID][]checkpoint.Slot{}, alive: map[checkpoint.ID]bool{}}
+	v := &view{state: s, p: p, places: places, at: map[checkpoint.ID][]checkpoint.Slot{}}
 	for dir, names := range s.slots {
 		for name, h := range names {
 			if !h.ID.IsZero() {
@@ -30,110 +27,52 @@ func newView(s *state, p *pool, places *places) *view {
 			}
 		}
 	}
-	for _, slots := range v.at {
-		slices.SortFunc(slots, func(a, b checkpoint.Slot) int { return strings.Compare(a.Name, b.Name) })
-	}
 	return v
 }
 
-// slotOf gives a name that an inode has; ok is false where it has none.
-func (v *view) slotOf(id checkpoint.ID) (checkpoint.Slot, bool, error) {
-	return v.slotWhere(id, func(checkpoint.Slot) (bool, error) { return true, nil })
+func (v *view) Root() checkpoint.ID { return v.base.Root() }
+
+func (v *view) Lookup(dir checkpoint.ID, name string) (overlay.StateEntry, error) {
+	h, err := v.lookup(checkpoint.Slot{Dir: dir, Name: name})
+	return overlay.StateEntry{ID: h.ID, Type: h.Type}, err
 }
 
-// slotWhere is slotOf with a condition.
-func (v *view) slotWhere(id checkpoint.ID, suits func(checkpoint.Slot) (bool, error)) (checkpoint.Slot, bool, error) {
-	try := func(s checkpoint.Slot) (bool, error) {
-		alive, err := v.dirAlive(s.Dir)
-		if err != nil || !alive {
-			return false, err
+func (v *view) List(dir checkpoint.ID) (all []overlay.DirEntry, err error) {
+	err = v.list(dir, func(name string, h checkpoint.LayerSlot) bool {
+		if dir != v.Root() || name != overlay.StoreName {
+			all = append(all, overlay.DirEntry{Name: name, Ino: h.ID.Ino, Type: h.Type})
 		}
-		return suits(s)
-	}
-	for _, s := range v.at[id] {
-		if ok, err := try(s); err != nil || ok {
-			return s, ok, err
-		}
-	}
-	below, err := v.places.of(id)
-	if err != nil {
-		return checkpoint.Slot{}, false, err
-	}
-	for _, s := range below {
-		if _, changed := v.slots[s.Dir][s.Name]; changed {
-			continue
-		}
-		if ok, err := try(s); err != nil || ok {
-			return s, ok, err
-		}
-	}
-	return checkpoint.Slot{}, false, nil
-}
-
-// dirAlive reports whether a directory has a path.
-func (v *view) dirAlive(id checkpoint.ID) (bool, error) {
-	if id == v.base.Root() {
-		return true, nil
-	}
-	if a, ok := v.alive[id]; ok {
-		return a, nil
-	}
-	v.alive[id] = false // directories have no cycles, so nobody asks for this one meanwhile
-	_, a, err := v.slotOf(id)
-	if err == nil {
-		v.alive[id] = a
-	}
-	return a, err
-}
-
-// path gives the path of a slot, whose directory is alive.
-func (v *view) path(s checkpoint.Slot) (string, error) {
-	parts := []string{s.Name}
-	for id := s.Dir; id != v.base.Root(); {
-		up, ok, err := v.slotOf(id)
-		if err != nil {
-			return "", err
-		}
-		if !ok {
-			return "", unix.ENOENT
-		}
-		parts = append(parts, up.Name)
-		id = up.Dir
-	}
-	slices.Reverse(parts)
-	return strings.Join(parts, "/"), nil
-}
-
-// holds gives what a slot holds; nothing where its directory has no path.
-func (v *view) holds(slot checkpoint.Slot) (checkpoint.LayerSlot, error) {
-	alive, err := v.dirAlive(slot.Dir)
-	if err != nil || !alive {
-		return checkpoint.LayerSlot{}, err
-	}
-	return v.held(slot)
-}
-
-// entries gives what a directory holds.
-func (v *view) entries(dir checkpoint.ID) (map[string]checkpoint.LayerSlot, error) {
-	all := map[string]checkpoint.LayerSlot{}
-	err := v.list(dir, func(name string, h checkpoint.LayerSlot) bool {
-		all[name] = h
 		return true
 	})
-	for name := range all {
-		if err != nil {
-			break
-		}
-		if dir == v.base.Root() && name == overlay.StoreName {
-			delete(all, name)
-			continue
-		}
-		all[name], err = v.lookup(checkpoint.Slot{Dir: dir, Name: name}) // a listing tells no identities
-	}
 	return all, err
 }
 
-func (v *view) attrOf(id checkpoint.ID) (overlay.Attr, error) { return v.attr(v.p, id, v.inodes[id]) }
+func (v *view) Attr(id checkpoint.ID) (overlay.Attr, error) { return v.attr(v.p, id, v.inodes[id]) }
+
+func (v *view) Xattrs(id checkpoint.ID) ([]checkpoint.Xattr, error) {
+	return v.xattrs(v.p, id, v.inodes[id])
+}
+
+func (v *view) Readlink(id checkpoint.ID) (string, error) { return v.readlink(v.p, id, v.inodes[id]) }
+
+func (v *view) Open(id checkpoint.ID) (overlay.SideFile, error) {
+	c, err := v.open(v.p, &node{id: id}, v.inodes[id], false)
+	return sideFile{c}, err
+}
+
+func (v *view) Places(id checkpoint.ID) ([]checkpoint.Slot, error) {
+	below, err := v.places.of(id)
+	return slices.Concat(v.at[id], below), err
+}
+
+// Unknown says that everything is known: what main's state can't tell of is an error of it.
+func (v *view) Unknown(checkpoint.ID) bool { return false }
+
+// sideFile is a content that is compared.
+type sideFile struct{ c *content }
+
+func (f sideFile) ReadAt(p []byte, off int64) (int, error) { return f.c.readAt(p, off) }
+func (f sideFile) Close()                                  { f.c.release() }
 
 // places finds where inodes are in main's state, which has no index of that. Most were looked up before they were changed, and the state may
 // remember where. For the others it walks the tree, until all that is wanted was seen.

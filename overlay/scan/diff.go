@@ -50,7 +50,8 @@ type differ struct {
 	expand         bool
 	flat           bool // by path and file alone, as git sees it: what is below a directory that moved is listed
 	liveA, liveB   map[inode]int32
-	removed, added []int32 // names that only one state has, of a and of b
+	removed, added []int32        // names that only one state has, of a and of b
+	oldOf, newOf   map[int32]bool // those of a and of b that pair has matched
 	found          []found
 }
 
@@ -68,7 +69,7 @@ func (w *Workspace) newDiffer(ctx context.Context, op, from, to string) (*differ
 		return nil, diff, err
 	}
 	diff.From = c.ID
-	d := &differ{ctx: ctx, w: w}
+	d := &differ{ctx: ctx, w: w, oldOf: map[int32]bool{}, newOf: map[int32]bool{}}
 	if d.a, err = w.manifest(c.ID); err != nil {
 		return nil, diff, err
 	}
@@ -233,13 +234,13 @@ func (d *differ) match() error {
 
 // spread adds to the lists what is below directories that only one state has.
 func (d *differ) spread() {
-	d.removed = spread(d.a, d.removed, d.b, d.liveB, d.flat)
-	d.added = spread(d.b, d.added, d.a, d.liveA, d.flat)
+	d.removed = spread(d.a, d.removed, d.oldOf, d.b, d.liveB, d.flat)
+	d.added = spread(d.b, d.added, d.newOf, d.a, d.liveA, d.flat)
 }
 
-// spread gives list with what is below its directories, each name once, in the order of paths. A directory that the other state
+// spread gives list with what is below its directories, each name once, in the order of paths, but for what pair has matched. A directory that the other state
 // has elsewhere is left for pair.
-func spread(m *manifest, list []int32, other *manifest, alive map[inode]int32, flat bool) []int32 {
+func spread(m *manifest, list []int32, matched map[int32]bool, other *manifest, alive map[inode]int32, flat bool) []int32 {
 	seen := map[int32]bool{}
 	var all []int32
 	var add func(i int32)
@@ -248,9 +249,11 @@ func spread(m *manifest, list []int32, other *manifest, alive map[inode]int32, f
 			return
 		}
 		seen[i] = true
-		all = append(all, i)
 		e := &m.entries[i]
-		if !e.isDir() {
+		if !matched[i] {
+			all = append(all, i)
+		}
+		if !e.isDir() || matched[i] && !flat {
 			return
 		}
 		if k, ok := alive[e.inode()]; ok && !flat && e.sameInode(&other.entries[k].stat) {
@@ -281,7 +284,7 @@ func (d *differ) pair() (int, error) {
 	for _, y := range d.added {
 		byInode[d.b.entries[y].inode()] = append(byInode[d.b.entries[y].inode()], y)
 	}
-	gone, come := map[int32]int32{}, map[int32]bool{}
+	gone := map[int32]int32{}
 	for _, x := range d.removed {
 		a := &d.a.entries[x]
 		list := byInode[a.inode()]
@@ -290,15 +293,16 @@ func (d *differ) pair() (int, error) {
 		}
 		y := list[0]
 		byInode[a.inode()] = list[1:]
-		gone[x], come[y] = y, true
+		gone[x] = y
+		d.oldOf[x], d.newOf[y] = true, true
 		what, err := d.compare(x, y)
 		if err != nil {
 			return 0, err
 		}
 		d.found = append(d.found, d.change(overlay.Renamed, x, y, what))
 	}
-	d.removed = slices.DeleteFunc(d.removed, func(i int32) bool { _, ok := gone[i]; return ok })
-	d.added = slices.DeleteFunc(d.added, func(i int32) bool { return come[i] })
+	d.removed = slices.DeleteFunc(d.removed, func(i int32) bool { return d.oldOf[i] })
+	d.added = slices.DeleteFunc(d.added, func(i int32) bool { return d.newOf[i] })
 	if d.flat {
 		return 0, nil
 	}
