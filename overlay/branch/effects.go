@@ -3,6 +3,8 @@
 package branch
 
 import (
+	"strings"
+
 	"github.com/hyperfs/hyperfs/checkpoint"
 	"github.com/hyperfs/hyperfs/overlay"
 )
@@ -95,16 +97,33 @@ func (l *effectList) node(id checkpoint.ID) overlay.Inode {
 
 // path gives the path of a directory that somebody holds; ok is false where that is not known.
 func (l *effectList) path(id checkpoint.ID) (path string, ok bool) {
-	if p, ok := l.paths[id]; ok {
-		return p, true
+	if path, ok = l.paths[id]; ok || l.node(id) == nil {
+		return path, ok
 	}
-	slot, ok, err := l.view.slotOf(id)
-	if err != nil || !ok || l.node(id) == nil {
+	slot, ok := l.slotOf(id)
+	if !ok {
 		return "", false
 	}
-	if path, err = l.view.path(slot); err != nil {
+	above, ok := l.path(slot.Dir)
+	if !ok {
 		return "", false
 	}
+	path = strings.TrimPrefix(above+"/"+slot.Name, "/")
 	l.paths[id] = path
 	return path, true
+}
+
+// slotOf gives the slot that a directory is in, if it is known where to look. Of one that has no place in the tree it can give any: but somebody would have
+// to hold a directory above it that has none either, and so on, and the topmost of these is in no slot.
+func (l *effectList) slotOf(id checkpoint.ID) (checkpoint.Slot, bool) {
+	slots, err := l.view.Places(id)
+	if err != nil {
+		return checkpoint.Slot{}, false
+	}
+	for _, s := range slots {
+		if h, err := l.view.Lookup(s.Dir, s.Name); err == nil && h.ID == id {
+			return s, true
+		}
+	}
+	return checkpoint.Slot{}, false
 }
