@@ -524,7 +524,7 @@ func TestAnAttemptOfAProgramThatWasKilledIsInNobodysWay(t *testing.T) {
 	bin, err := checked.path()
 	must(t, err)
 	started := filepath.Join(s.dir, "started")
-	cmd := exec.Command(bin, "-C", s.dir, "attempt", "--", "sh", "-c", "echo changed >src/one; echo >started; exec sleep 600")
+	cmd := exec.Command(bin, "-C", s.dir, "attempt", "--", "sh", "-c", "echo changed >src/one; echo $$ >started.tmp; mv started.tmp started; exec sleep 600")
 	must(t, cmd.Start())
 	for start := time.Now(); !exists(started); time.Sleep(time.Millisecond) {
 		if time.Since(start) > hangAfter {
@@ -541,6 +541,13 @@ func TestAnAttemptOfAProgramThatWasKilledIsInNobodysWay(t *testing.T) {
 	}
 	must(t, cmd.Process.Signal(syscall.SIGKILL))
 	_ = cmd.Wait()
+	pid, err := os.ReadFile(started)
+	must(t, err)
+	for start := time.Now(); exists("/proc/" + strings.TrimSpace(string(pid))); time.Sleep(time.Millisecond) { // its helper ends it
+		if time.Since(start) > hangAfter {
+			t.Fatal("the command lives on")
+		}
+	}
 	if _, err := session.RunAttempt(context.Background(), s.Session, nothing, session.AttemptOptions{}); err != nil {
 		t.Error(err)
 	}
