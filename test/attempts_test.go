@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/hyperfs/hyperfs/checkpoint"
+	"github.com/hyperfs/hyperfs/control"
 	"github.com/hyperfs/hyperfs/internal/errs"
 	"github.com/hyperfs/hyperfs/internal/treestate"
 	"github.com/hyperfs/hyperfs/overlay"
@@ -365,6 +366,44 @@ func spoil(t *testing.T, dir string) {
 	if spoiled == 0 {
 		t.Fatal("there is no preimage")
 	}
+}
+
+func TestASessionStartsWhatItNeedsAndEndsIt(t *testing.T) {
+	t.Parallel()
+	bin, err := checked.path()
+	must(t, err)
+	s := openTried(t, session.Config{Program: bin, Backend: session.BackendScan, MaxCheckpoints: 7, KeepDaemon: true})
+	ctx := context.Background()
+	before := s.capture()
+	_, err = session.RunAttempt(ctx, s.Session, func(context.Context, *session.Attempt) (int, error) {
+		script(t, s.dir, nil, damage)
+		return 0, errSeeded
+	}, session.AttemptOptions{})
+	if diff := treestate.Diff(before, s.capture()); !errors.Is(err, errSeeded) || len(diff) > 0 {
+		t.Errorf("%v\n\t%s", err, strings.Join(diff, "\n\t"))
+	}
+	must(t, s.Close())
+	again, err := session.Open(ctx, session.Config{Workspace: s.dir, Start: session.StartNothing})
+	must(t, err)
+	d, err := again.Diagnostics(ctx)
+	if err != nil || d.Backend != session.BackendScan || d.Daemon.PID == os.Getpid() {
+		t.Errorf("%+v, %v", d, err)
+	}
+	_, err = again.Client().Unmount(ctx, control.UnmountOptions{})
+	must(t, err)
+	must(t, again.Close())
+
+	// A daemon that is not to be kept ends with the session, so that the store is free at once.
+	s.Session, err = session.Open(ctx, session.Config{Workspace: s.dir, Program: bin})
+	must(t, err)
+	must(t, s.Close())
+	s.Session, err = session.Open(ctx, session.Config{Workspace: s.dir, Start: session.StartInProcess})
+	for wait := time.Millisecond; errs.CodeOf(err) == errs.Busy && wait < 4*time.Second; wait *= 2 { // a child that is being started has a copy of the lock
+		time.Sleep(wait)
+		s.Session, err = session.Open(ctx, session.Config{Workspace: s.dir, Start: session.StartInProcess})
+	}
+	must(t, err)
+	must(t, s.Close())
 }
 
 func TestASecondAttemptFailsAtOnce(t *testing.T) {
