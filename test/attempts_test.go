@@ -368,6 +368,35 @@ func spoil(t *testing.T, dir string) {
 	}
 }
 
+func TestAContextThatEndsAtAnyMomentLeavesNoAttempt(t *testing.T) {
+	t.Parallel()
+	eachConnection(t, func(t *testing.T, s *tried, _ bool) {
+		before := s.capture()
+		one := filepath.Join(s.dir, "src/one")
+		rolledBack := 0
+		for n := range 60 {
+			ctx, cancel := context.WithTimeout(context.Background(), time.Duration(n)*100*time.Microsecond)
+			r, err := session.RunAttempt(ctx, s.Session, func(context.Context, *session.Attempt) (int, error) {
+				must(t, os.WriteFile(one, []byte("changed"), 0o644))
+				return 0, errSeeded
+			}, session.AttemptOptions{})
+			cancel()
+			if r.RolledBack {
+				rolledBack++
+			} else if !errors.Is(err, context.DeadlineExceeded) {
+				t.Fatalf("%d: %v", n, err)
+			}
+			if list, err := s.Client().Attempts(context.Background()); err != nil || len(list) > 0 {
+				t.Fatalf("%d: %v is left, %v", n, list, err)
+			}
+		}
+		list, err := s.List(context.Background(), overlay.ListOptions{})
+		if diff := treestate.Diff(before, s.capture()); len(diff) > 0 || err != nil || len(list) > 1 { // the undo checkpoint
+			t.Errorf("%d were rolled back; %d checkpoints are left, %v\n\t%s", rolledBack, len(list), err, strings.Join(diff, "\n\t"))
+		}
+	})
+}
+
 func TestASessionStartsWhatItNeedsAndEndsIt(t *testing.T) {
 	t.Parallel()
 	bin, err := checked.path()
