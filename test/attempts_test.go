@@ -368,6 +368,115 @@ func spoil(t *testing.T, dir string) {
 	}
 }
 
+func TestEachErrorOfASessionHasItsCode(t *testing.T) {
+	t.Parallel()
+	for _, c := range connections {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			cfg := c.config(t)
+			cfg.MaxCheckpoints = 3
+			s := openTried(t, cfg)
+			before := s.capture()
+			s.refuse(c.mounts)
+			if diff := treestate.Diff(before, s.capture()); len(diff) > 0 {
+				t.Errorf("\t%s", strings.Join(diff, "\n\t"))
+			}
+		})
+	}
+}
+
+// refuse does what is refused, each with its code.
+func (s *tried) refuse(mounts bool) {
+	s.t.Helper()
+	ctx := context.Background()
+	fails := func(context.Context, *session.Attempt) (int, error) {
+		return 0, errors.Join(os.WriteFile(filepath.Join(s.dir, "new"), nil, 0o644), errSeeded)
+	}
+	for range 5 { // more than there may be checkpoints
+		if _, err := session.RunAttempt(ctx, s.Session, fails, session.AttemptOptions{}); !errors.Is(err, errSeeded) {
+			s.t.Errorf("an attempt that fails gives %v", err)
+		}
+	}
+	var ids []string
+	wants := func(what string, code errs.Code, err error) {
+		s.t.Helper()
+		var e *errs.Error
+		if errs.CodeOf(err) != code || !errors.As(err, &e) || e.Op == "" {
+			s.t.Errorf("%s gives %v (%s), want %s", what, err, errs.CodeOf(err), code)
+		}
+	}
+	for {
+		k, err := s.Snapshot(ctx, overlay.SnapshotOptions{})
+		if err != nil {
+			wants("one checkpoint too many", errs.Capacity, err)
+			break
+		}
+		ids = append(ids, k.ID)
+	}
+	_, err := session.RunAttempt(ctx, s.Session, fails, session.AttemptOptions{})
+	wants("one attempt too many", errs.Capacity, err)
+	must(s.t, s.Drop(ctx, ids[0]))
+	_, err = s.Rollback(ctx, ids[0], overlay.RollbackOptions{})
+	wants("a rollback to what was dropped", errs.Rollback, err)
+	_, err = s.Rollback(ctx, "ckpt_nothing", overlay.RollbackOptions{})
+	wants("a rollback to nothing", errs.NotFound, err)
+	_, err = s.Snapshot(ctx, overlay.SnapshotOptions{ID: "mine"})
+	wants("an ID that is none", errs.Usage, err)
+	_, err = s.Snapshot(ctx, overlay.SnapshotOptions{Parent: ids[0]})
+	wants("a parent that was dropped", errs.Disposed, err)
+	_, err = s.Exec(ctx, session.Command{Args: []string{"true"}, Dir: "src"})
+	wants("a directory that is not absolute", errs.Path, err)
+	_, err = s.Exec(ctx, session.Command{Args: []string{"true"}, Timeout: new(time.Duration(-1))})
+	wants("a negative timeout", errs.ExecOptions, err)
+	_, err = s.Exec(ctx, session.Command{Args: []string{"sleep", "600"}, Timeout: new(20 * time.Millisecond)})
+	wants("a timeout", errs.ExecTimeout, err)
+	_, err = s.Exec(ctx, session.Command{Args: []string{"false"}})
+	wants("a command that fails", errs.Exec, err)
+	if !mounts {
+		_, err = s.Fork(ctx, overlay.ForkOptions{Name: "b"})
+		wants("a branch without a mount", errs.Unsupported, err)
+		return
+	}
+	must(s.t, s.dropAll(ids[1:]))
+	s.conflict(wants)
+}
+
+// dropAll drops checkpoints.
+func (s *tried) dropAll(ids []string) (err error) {
+	for _, id := range ids {
+		err = errors.Join(err, s.Drop(context.Background(), id))
+	}
+	return err
+}
+
+// conflict changes a file in main and in a branch, and takes both back.
+func (s *tried) conflict(wants func(string, errs.Code, error)) {
+	s.t.Helper()
+	ctx := context.Background()
+	k, err := s.Snapshot(ctx, overlay.SnapshotOptions{})
+	must(s.t, err)
+	_, err = s.Fork(ctx, overlay.ForkOptions{Name: "b", From: k.ID})
+	must(s.t, err)
+	for _, dir := range []string{s.dir, filepath.Join(s.dir, overlay.StoreName, "branches/b")} {
+		must(s.t, os.WriteFile(filepath.Join(dir, "src/two"), []byte(dir), 0o644))
+	}
+	m, err := s.PromoteBranch(ctx, "b", overlay.MergeOptions{})
+	wants("a merge of what both have changed", errs.BranchConflict, err)
+	if len(m.Conflicts) != 1 || m.Conflicts[0].Path != "src/two" {
+		s.t.Errorf("the conflicts are %+v", m.Conflicts)
+	}
+	must(s.t, s.DropBranch(ctx, "b"))
+	wants("a branch that is gone", errs.Disposed, s.gone("b"))
+	_, err = s.Rollback(ctx, k.ID, overlay.RollbackOptions{})
+	must(s.t, err)
+}
+
+// gone works in a branch.
+func (s *tried) gone(name string) error {
+	_, err := session.RunAttempt(context.Background(), s.Session, func(context.Context, *session.Attempt) (int, error) { return 0, nil }, session.AttemptOptions{Branch: name})
+	return err
+}
+
 func TestAContextThatEndsAtAnyMomentLeavesNoAttempt(t *testing.T) {
 	t.Parallel()
 	eachConnection(t, func(t *testing.T, s *tried, _ bool) {
