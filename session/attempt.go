@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/hyperfs/hyperfs/overlay"
@@ -88,15 +89,17 @@ func RunAttempt[T any](ctx context.Context, s *Session, fn func(context.Context,
 	return r, err
 }
 
+// ourStart is when this process was started.
+var ourStart = sync.OnceValue(func() int64 { return attempt.StartOf(os.Getpid()) })
+
 // begin begins an attempt.
 func (s *Session) begin(ctx context.Context, o AttemptOptions) (*Attempt, error) {
-	pid := os.Getpid()
 	options := attempt.Options{
 		ID:     overlay.NewID(), // known before, so that an attempt can be given up whose begin nobody has heard of
-		Parent: o.Parent, Branch: o.Branch, Subagent: o.Subagent, Agent: o.Agent, Message: o.Message, PID: pid, PIDStart: attempt.StartOf(pid),
+		Parent: o.Parent, Branch: o.Branch, Subagent: o.Subagent, Agent: o.Agent, Message: o.Message,
 	}
-	if options.PIDStart == 0 {
-		options.PID = 0
+	if start := ourStart(); start != 0 {
+		options.PID, options.PIDStart = os.Getpid(), start
 	}
 	if o.Parent == "" {
 		options.Branch = cmp.Or(o.Branch, s.shown)

@@ -544,6 +544,42 @@ func TestASessionStartsWhatItNeedsAndEndsIt(t *testing.T) {
 	must(t, s.Close())
 }
 
+func TestAnAttemptWhoseDaemonDiesGoesBackLater(t *testing.T) {
+	t.Parallel()
+	cfg := connections[0].config(t)
+	s := openTried(t, cfg)
+	ctx := context.Background()
+	before := s.capture()
+	st, err := s.Client().Status(ctx)
+	must(t, err)
+	_, err = session.RunAttempt(ctx, s.Session, func(context.Context, *session.Attempt) (int, error) {
+		script(t, s.dir, nil, damage)
+		must(t, syscall.Kill(st.Daemon.PID, syscall.SIGKILL))
+		return 0, errSeeded
+	}, session.AttemptOptions{})
+	var both *attempt.RollbackError
+	if errs.CodeOf(err) != errs.AttemptRollback || !errors.Is(err, errSeeded) || !errors.As(err, &both) {
+		t.Fatal(err)
+	}
+	must(t, s.Close())
+	cfg.Workspace = s.dir // a dead mount
+	again, err := session.Open(ctx, cfg)
+	for wait := time.Millisecond; errs.CodeOf(err) == errs.Busy && wait < 4*time.Second; wait *= 2 { // until the kernel has closed all that was the daemon's
+		time.Sleep(wait)
+		again, err = session.Open(ctx, cfg)
+	}
+	must(t, err)
+	defer func() { must(t, again.Close()) }()
+	if list, err := again.Client().Attempts(ctx); err != nil || len(list) > 0 {
+		t.Errorf("%v is under way, %v", list, err)
+	}
+	_, err = again.Rollback(ctx, both.Checkpoint, overlay.RollbackOptions{})
+	must(t, err)
+	if diff := treestate.Diff(before, s.capture()); len(diff) > 0 {
+		t.Errorf("\t%s", strings.Join(diff, "\n\t"))
+	}
+}
+
 func TestASecondAttemptFailsAtOnce(t *testing.T) {
 	t.Parallel()
 	eachConnection(t, func(t *testing.T, s *tried, _ bool) {

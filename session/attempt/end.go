@@ -62,10 +62,8 @@ func (e *Engine) Abandon(ctx context.Context, id string) (Result, error) {
 func (e *Engine) refuse(id string) (begun bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for _, a := range e.under {
-		if a.ID == id {
-			return true
-		}
+	if e.named(id) != nil {
+		return true
 	}
 	e.refused = append(e.refused, id)
 	if len(e.refused) > maxRefused {
@@ -76,7 +74,9 @@ func (e *Engine) refuse(id string) (begun bool) {
 
 // take makes the caller the one who ends an attempt. One that is about to begin is waited for.
 func (e *Engine) take(ctx context.Context, id string) (*entry, error) {
-	a := e.find(id)
+	e.mu.Lock()
+	a := e.named(id)
+	e.mu.Unlock()
 	if a == nil {
 		return nil, e.notUnderWay(id)
 	}
@@ -117,9 +117,8 @@ func (a *entry) isBegun() bool {
 	}
 }
 
-func (e *Engine) find(id string) *entry {
-	e.mu.Lock()
-	defer e.mu.Unlock()
+// named gives the attempt with an ID, nil if there is none. The caller holds e.mu.
+func (e *Engine) named(id string) *entry {
 	for _, a := range e.under {
 		if a.ID == id {
 			return a

@@ -139,10 +139,8 @@ func (e *Engine) claim(a *entry) error {
 	} else if other != nil {
 		e.drop(other, Abandoned)
 	}
-	for _, other := range e.under {
-		if other.ID == a.ID {
-			return errs.New(errs.Usage, op, a.ID, "another attempt has this ID")
-		}
+	if e.named(a.ID) != nil {
+		return errs.New(errs.Usage, op, a.ID, "another attempt has this ID")
 	}
 	e.under[a.WorksIn] = a
 	return nil
