@@ -544,6 +544,95 @@ func TestASessionStartsWhatItNeedsAndEndsIt(t *testing.T) {
 	must(t, s.Close())
 }
 
+func TestASessionWorksAtAnotherMountpoint(t *testing.T) {
+	t.Parallel()
+	cfg := connections[0].config(t)
+	cfg.Mountpoint = filepath.Join(memory(t), "mountpoint")
+	must(t, os.Mkdir(cfg.Mountpoint, 0o755))
+	s := openTried(t, cfg)
+	if s.dir != cfg.Mountpoint {
+		t.Fatalf("it works in %s", s.dir)
+	}
+	ctx := context.Background()
+	_, err := s.Fork(ctx, overlay.ForkOptions{Name: "try"})
+	must(t, err)
+	before := s.capture()
+	for _, branch := range []string{"", "try"} {
+		_, err := session.RunAttempt(ctx, s.Session, func(ctx context.Context, a *session.Attempt) (int, error) {
+			if _, err := a.Exec(ctx, shell(damage)); err != nil {
+				return 0, err
+			}
+			if now, err := lowerState(a.Dir()); err != nil || len(treestate.Diff(before, now)) == 0 {
+				t.Errorf("%q: nothing has changed in %s, %v", branch, a.Dir(), err)
+			}
+			return 0, errSeeded
+		}, session.AttemptOptions{Branch: branch})
+		if !errors.Is(err, errSeeded) {
+			t.Errorf("%q: %v", branch, err)
+		}
+		if diff := treestate.Diff(before, s.capture()); len(diff) > 0 {
+			t.Errorf("%q:\n\t%s", branch, strings.Join(diff, "\n\t"))
+		}
+	}
+}
+
+// envInBranch makes the test binary attemptInBranch, of the workspace that it names.
+const envInBranch = "HYPERFS_TEST_IN_BRANCH"
+
+// attemptInBranch makes attempts in a process that finds the branch try at the workspace's path: one that is kept, and one that isn't.
+func attemptInBranch(dir string) error {
+	ctx := context.Background()
+	s, err := session.Open(ctx, session.Config{Workspace: dir, Start: session.StartNothing})
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	if s.Branch() != "try" {
+		return errors.New("the session is of " + s.Branch())
+	}
+	for _, failure := range []error{nil, errSeeded} {
+		_, err = session.RunAttempt(ctx, s, func(ctx context.Context, a *session.Attempt) (int, error) {
+			_, err := a.Exec(ctx, shell("echo $HYPERFS_BRANCH >>src/one; rm -f src/two"))
+			return 0, errors.Join(err, failure)
+		}, session.AttemptOptions{})
+		if !errors.Is(err, failure) || failure == nil && err != nil {
+			return err
+		}
+	}
+	_, err = session.RunAttempt(ctx, s, func(context.Context, *session.Attempt) (int, error) { return 0, nil }, session.AttemptOptions{Branch: overlay.MainBranch})
+	if errs.CodeOf(err) != errs.Unsupported {
+		return errors.Join(errors.New("an attempt in main, which can't be seen from here, is no error"), err)
+	}
+	k, err := s.Snapshot(ctx, overlay.SnapshotOptions{})
+	if err == nil && k.Branch != "try" {
+		err = errors.New("a checkpoint is of " + k.Branch)
+	}
+	return err
+}
+
+func TestASessionInABranchIsAboutThatBranch(t *testing.T) {
+	t.Parallel()
+	s := openTried(t, connections[0].config(t))
+	_, err := s.Fork(context.Background(), overlay.ForkOptions{Name: "try"})
+	must(t, err)
+	before := s.capture()
+	self, err := os.Executable()
+	must(t, err)
+	if _, err := checked.run(nil, "-C", s.dir, "exec", "--branch", "try", "--env", envInBranch+"="+s.dir, "--", self); err != nil {
+		t.Error(err)
+	}
+	if diff := treestate.Diff(before, s.capture()); len(diff) > 0 {
+		t.Errorf("main has changed:\n\t%s", strings.Join(diff, "\n\t"))
+	}
+	dir := filepath.Join(s.dir, overlay.StoreName, "branches/try/src")
+	if text, err := os.ReadFile(filepath.Join(dir, "one")); string(text) != "one\ntry\n" || exists(filepath.Join(dir, "two")) {
+		t.Errorf("the branch has %q, %v", text, err)
+	}
+	if list, err := s.Client().Attempts(context.Background()); err != nil || len(list) > 0 {
+		t.Errorf("%v is left, %v", list, err)
+	}
+}
+
 func TestAnAttemptWhoseDaemonDiesGoesBackLater(t *testing.T) {
 	t.Parallel()
 	cfg := connections[0].config(t)

@@ -14,6 +14,7 @@ func TestMain(m *testing.M) {
 	become(envVictim, victim)
 	become(envBranchVictim, branchVictim)
 	become(envHands, serveHands)
+	become(envInBranch, attemptInBranch)
 	flag.Parse()
 	// Failures are kept as logs of operations, which say more than rapid's own files.
 	if err := flag.Set("rapid.nofailfile", "true"); err != nil {
