@@ -5,6 +5,7 @@ package overlay
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/hyperfs/hyperfs/checkpoint"
@@ -99,7 +100,11 @@ func (p *plan) checkOutside() error {
 				continue
 			}
 		}
-		return errs.New(errs.Integrity, "rollback", p.view.fold.Outside[id], "it was changed while hyperfs was not running, and what it was before is not known").
+		path, what := p.view.fold.Outside[id], "it was changed"
+		if strings.HasPrefix(path, StoreName+"/") {
+			path, what = p.pathOf(id), "the old one, which the store keeps, was changed"
+		}
+		return errs.New(errs.Integrity, "rollback", path, "%s while hyperfs was not running, and what it was before is not known", what).
 			WithHint("`hyperfs drop` the checkpoint, or make a new one and go on from here")
 	}
 	return nil

@@ -136,6 +136,7 @@ func printCheckpoint(out io.Writer, r control.CheckpointReply) error {
 		optional("rollback of", r.RollbackOf)
 		optional("git HEAD", r.GitHead)
 		row("tier", r.Tier)
+		optional("session", r.Session)
 		optional("recoverable", r.Recoverable)
 		for _, k := range r.Lineage {
 			row("lineage", k.ID, k.Status, about(k))
