@@ -293,7 +293,7 @@ func (o *outsideWalk) checkFile(l *logTx, dirfd int, name string, st *unix.Statx
 	return nil
 }
 
-// checkXattrs notes a file of which all is saved but perhaps the xattrs that somebody else has set.
+// checkXattrs notes a file of which all is saved but xattrs that somebody else has set: those that it had when its content was saved are saved with it.
 func (o *outsideWalk) checkXattrs(l *logTx, dirfd int, name string, st *unix.Statx_t, path string) error {
 	if nsOf(st.Ctime) <= o.own {
 		return nil

@@ -92,13 +92,12 @@ func (t *Tree) makePlanWith(v *view, verify func(strategy.Ref) error) (*plan, er
 // checkOutside refuses what was changed while nobody watched and has no preimage from before.
 func (p *plan) checkOutside() error {
 	for _, id := range sortedByPath(p.view.fold.Outside) {
-		if in, whole := p.view.fold.WholeIn[id]; whole && in < p.view.fold.Since[id] { // what is saved in the same epoch or later has that change in it
-			if bare, err := p.isBare(id); err != nil || bare {
-				if err != nil {
-					return err
-				}
-				continue
-			}
+		saved, err := p.savedBefore(id, p.view.fold.Since[id])
+		if err != nil {
+			return err
+		}
+		if saved {
+			continue
 		}
 		path, what := p.view.fold.Outside[id], "it was changed"
 		if strings.HasPrefix(path, StoreName+"/") {
@@ -110,8 +109,15 @@ func (p *plan) checkOutside() error {
 	return nil
 }
 
-// isBare reports whether a file has no xattrs, so that nobody can have set any.
-func (p *plan) isBare(id checkpoint.ID) (bool, error) {
+// savedBefore reports whether all of a file was saved before an epoch in which it was found changed: what is saved in the same epoch or later has that change in it. With the content, the xattrs
+// are saved too, if there are any.
+func (p *plan) savedBefore(id checkpoint.ID, found checkpoint.Epoch) (bool, error) {
+	if in, whole := p.view.fold.WholeIn[id]; !whole || in >= found {
+		return false, nil
+	}
+	if in, ok := p.view.fold.XattrsIn[id]; ok {
+		return in < found, nil
+	}
 	n, err := p.view.find(id)
 	if err != nil || n == nil {
 		return n == nil, err
