@@ -74,6 +74,8 @@ var routes = []route{
 	jsonRoute(http.MethodDelete, "/v1/checkpoints/{id}", "drop", "Forgets a checkpoint. The workspace stays as it is.", drop),
 	jsonRoute(http.MethodPost, "/v1/checkpoints/{id}/rollback", "rollback", "Puts the workspace back to a checkpoint.", rollback),
 	jsonRoute(http.MethodPost, "/v1/checkpoints/{id}/promote", "promote", "Accepts what is there now and frees the preimages. If the patch fails, the checkpoint stays active.", promote),
+	jsonRoute(http.MethodPost, "/v1/checkpoints/{id}/rehydrate", "rehydrate", "Takes over a checkpoint that an earlier daemon left, after it is proved that a rollback to it would work.", rehydrate),
+	jsonRoute(http.MethodGet, "/v1/recover", "recover", "Lists the checkpoints that earlier daemons left, and says which can be rehydrated.", recoverable),
 	jsonRoute(http.MethodPost, "/v1/undo", "undo", "Undoes the last rollback.", undo, paramIn),
 	jsonRoute(http.MethodGet, "/v1/diff", "diff", "What differs between two checkpoints, or between one and now.", diff,
 		paramIn, paramFrom, paramTo, param{name: "expand", flag: true, doc: "list what is below a new directory too"}),

@@ -141,6 +141,7 @@ func printCheckpoint(out io.Writer, r control.CheckpointReply) error {
 		optional("git HEAD", r.GitHead)
 		row("tier", r.Tier)
 		row("dirty", r.Dirty)
+		optional("session", r.Session)
 		optional("recoverable", r.Recoverable)
 		for _, k := range r.Lineage {
 			row("lineage", k.ID, k.Status, about(k))
