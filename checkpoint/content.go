@@ -36,10 +36,13 @@ func (c *Content) take(later Content) {
 // partsVersion is the first byte of a content record with parts. Without, it has recordVersion, as it always had.
 const partsVersion = 2
 
-func (c Content) encode() []byte {
-	b := append(make([]byte, 0, 64), recordVersion)
-	if len(c.Parts) > 0 {
-		b[0] = partsVersion
+func (c Content) encode() []byte { return c.append(make([]byte, 0, 64)) }
+
+func (c Content) append(b []byte) []byte {
+	if len(c.Parts) == 0 {
+		b = append(b, recordVersion)
+	} else {
+		b = append(b, partsVersion)
 		b = binary.AppendUvarint(b, uint64(len(c.Parts)))
 		for _, p := range c.Parts {
 			b = appendString(b, string(p.Tier))

@@ -76,9 +76,15 @@ func appendSlot(b []byte, s Slot) []byte { return append(appendID(b, s.Dir), s.N
 func decodeSlot(b []byte) Slot { return Slot{decodeID(b), string(b[idLen:])} }
 
 func epochKey(kind byte, e Epoch) []byte {
-	b := make([]byte, 1, 1+8+idLen+32)
-	b[0] = kind
-	return binary.BigEndian.AppendUint64(b, uint64(e))
+	return appendEpochKey(make([]byte, 0, 1+8+idLen+32), kind, e)
+}
+
+func appendEpochKey(b []byte, kind byte, e Epoch) []byte {
+	return binary.BigEndian.AppendUint64(append(b, kind), uint64(e))
+}
+
+func appendInodeKey(b []byte, kind byte, e Epoch, id ID) []byte {
+	return appendID(appendEpochKey(b, kind, e), id)
 }
 
 func slotKey(e Epoch, s Slot) []byte            { return appendSlot(epochKey(keySlot, e), s) }
@@ -181,11 +187,13 @@ func decodeOccupant(v []byte) (Occupant, error) {
 	return o, d.err
 }
 
-func (a Attr) encode() []byte {
-	b := append(make([]byte, 0, 80), recordVersion)
+func (a Attr) encode() []byte { return a.append(make([]byte, 0, 80)) }
+
+func (a Attr) append(b []byte) []byte {
+	b = append(b, recordVersion)
 	b = appendID(b, a.At.Dir)
 	b = appendString(b, a.At.Name)
-	for _, v := range []uint64{uint64(a.Mode), uint64(a.UID), uint64(a.GID), a.Rdev, uint64(a.Nlink)} {
+	for _, v := range [...]uint64{uint64(a.Mode), uint64(a.UID), uint64(a.GID), a.Rdev, uint64(a.Nlink)} {
 		b = binary.AppendUvarint(b, v)
 	}
 	b = binary.AppendVarint(b, a.Size)

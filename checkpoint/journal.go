@@ -17,25 +17,41 @@ import (
 // several goroutines, and waking these takes longer than all else that a first write to a file costs. There are two, in turn:
 // while the database takes what one holds, the other goes on.
 //
-//	generation      8 bytes, of the file
+//	head            see journalHead
 //	for each commit: length of what follows, CRC-32C of the generation and what follows (4 bytes each), and for each key
 //	    kind        1 byte: put or deleted
 //	    key, value  each with its length as a uvarint before it
 //
 // What is behind the last commit is zeros, a commit of an earlier generation, or one that was torn and had not returned. So the journal
-// is emptied by giving it a new generation. Numbers are big endian.
+// is emptied by giving it a new generation. Numbers are big endian. The head says how far commits have returned: what ends before that is damaged, and not torn.
 type journal struct {
-	f          *os.File
-	generation uint64
-	end        int64 // behind the last commit
+	f      *os.File
+	head   journalHead
+	sum    uint32 // of head.generation, which all checksums begin with
+	sized  bool   // it has been made as large as journalSize
+	old    bool   // it is one of an earlier version of hyperfs, which had no more of a head than the generation
+	commit []byte // the last one; room for the next
+}
+
+// journalHead is the beginning of a journal: a byte for the version, these numbers, and the CRC-32C of all that. It is written again after
+// every commit; a process that is killed leaves the one or the other.
+type journalHead struct {
+	generation uint64 // of the file
+	end        int64  // behind the last commit
+	given      uint64 // what the database has been given, at least: see metaGiven
+	boot       uint64 // of the system in which that was written; 0 where it can't be told from others
 }
 
 const (
-	journalHead = 8
-	commitHead  = 8
+	journalVersion = 0xa2 // of the head; before there were versions, this was the highest byte of a generation
+	headLen        = 1 + 4*8 + 4
+	journalStart   = 40 // where the first commit is
+	oldStart       = 8  // the same, before there were versions
+	commitHead     = 8
 	// journalSize is how large a journal is made, in bytes: so what is appended does not change its size, which would be one more thing
 	// for the filesystem to log. It may get larger.
 	journalSize = 4 << 20
+	commitRoom  = 4 << 10 // bytes, up to which the room of a commit is used again
 
 	opPut     = 1
 	opDeleted = 2
@@ -43,69 +59,137 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
+func (h journalHead) encode() []byte {
+	b := append(make([]byte, 0, headLen), journalVersion)
+	for _, v := range []uint64{h.generation, uint64(h.end), h.given, h.boot} {
+		b = binary.BigEndian.AppendUint64(b, v)
+	}
+	return binary.BigEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
+}
+
+func decodeHead(b []byte) (h journalHead, ok bool) {
+	if len(b) < headLen || b[0] != journalVersion || binary.BigEndian.Uint32(b[headLen-4:]) != crc32.Checksum(b[:headLen-4], castagnoli) {
+		return h, false
+	}
+	number := func(i int) uint64 { return binary.BigEndian.Uint64(b[1+8*i:]) }
+	return journalHead{generation: number(0), end: int64(number(1)), given: number(2), boot: number(3)}, true
+}
+
+func journalName(i int) string { return fmt.Sprint("journal-", i) }
+
 func openJournal(dir string, i int) (*journal, error) {
-	f, err := os.OpenFile(filepath.Join(dir, fmt.Sprint("journal-", i)), os.O_RDWR|os.O_CREATE, 0o600)
+	f, err := os.OpenFile(filepath.Join(dir, journalName(i)), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	return &journal{f: f, end: journalHead}, nil
+	return &journal{f: f}, nil
 }
 
 // append writes a commit. On an error the journal is as it was.
 func (j *journal) append(writes []write) (err error) {
-	commit := make([]byte, commitHead, 512)
+	commit := append(j.commit[:0], make([]byte, commitHead)...)
 	for _, w := range writes {
 		commit = w.encode(commit)
 	}
-	binary.BigEndian.PutUint32(commit, uint32(len(commit)-commitHead))
-	binary.BigEndian.PutUint32(commit[4:], checksum(j.generation, commit[commitHead:]))
-	if _, err := j.f.WriteAt(commit, j.end); err != nil {
-		// What was written of it must not come to lie behind a later commit.
-		return errors.Join(err, j.f.Truncate(j.end), j.f.Truncate(max(j.end, journalSize)))
+	if j.commit = commit; cap(commit) > commitRoom {
+		j.commit = nil
 	}
-	crash.Point("journal-appended")
-	j.end += int64(len(commit))
+	binary.BigEndian.PutUint32(commit, uint32(len(commit)-commitHead))
+	binary.BigEndian.PutUint32(commit[4:], crc32.Update(j.sum, castagnoli, commit[commitHead:]))
+	next := j.head
+	next.end += int64(len(commit))
+	if _, err = j.f.WriteAt(commit, j.head.end); err == nil {
+		crash.Point("journal-appended")
+		err = j.putHead(next)
+	}
+	if err != nil {
+		// What was written of it must not come to lie behind a later commit.
+		return errors.Join(err, j.f.Truncate(j.head.end), j.f.Truncate(max(j.head.end, journalSize)))
+	}
 	return nil
 }
 
-func checksum(generation uint64, commit []byte) uint32 {
-	head := binary.BigEndian.AppendUint64(make([]byte, 0, journalHead), generation)
-	return crc32.Update(crc32.Checksum(head, castagnoli), castagnoli, commit)
+func (j *journal) putHead(h journalHead) error {
+	if _, err := j.f.WriteAt(h.encode(), 0); err != nil {
+		return err
+	}
+	j.head = h
+	return nil
+}
+
+func sumGeneration(generation uint64) uint32 {
+	return crc32.Checksum(binary.BigEndian.AppendUint64(nil, generation), castagnoli)
 }
 
 // clear empties the journal for a new generation.
-func (j *journal) clear(generation uint64) error {
-	if _, err := j.f.WriteAt(binary.BigEndian.AppendUint64(nil, generation), 0); err != nil {
+func (j *journal) clear(generation, given uint64) error {
+	resize := !j.sized || j.head.end > journalSize
+	if err := j.putHead(journalHead{generation: generation, end: journalStart, given: given, boot: BootID()}); err != nil {
 		return err
 	}
-	resize := j.generation == 0 || j.end > journalSize // it was opened just now, or has grown
-	j.generation, j.end = generation, journalHead
+	j.old, j.sized, j.sum = false, true, sumGeneration(generation)
 	if resize {
 		return j.f.Truncate(journalSize)
 	}
 	return nil
 }
 
-// read gives what the journal holds, in order.
-func (j *journal) read() (generation uint64, writes []write, err error) {
-	b, err := io.ReadAll(io.NewSectionReader(j.f, 0, 1<<40))
-	if err != nil || len(b) < journalHead {
-		return 0, nil, err
+// close ends the use of a journal. Where the database has all that is in it, the next process has less to read.
+func (j *journal) close(empty bool) error {
+	var err error
+	if empty {
+		h := j.head
+		h.end = journalStart
+		if err = j.putHead(h); err == nil {
+			err = errors.Join(j.f.Truncate(journalStart), j.f.Sync()) // so that after a loss of power nobody takes it for damaged
+		}
 	}
-	generation, b = binary.BigEndian.Uint64(b), b[journalHead:]
-	for len(b) >= commitHead {
-		n, sum := int64(binary.BigEndian.Uint32(b)), binary.BigEndian.Uint32(b[4:])
-		b = b[commitHead:]
-		if n == 0 || n > int64(len(b)) || checksum(generation, b[:n]) != sum {
+	return errors.Join(err, j.f.Close())
+}
+
+// read gives what the journal holds, in order. torn says that commits which have returned are missing: somebody has damaged the file, or the power went before the disk had it.
+func (j *journal) read() (writes []write, torn bool, err error) {
+	b, err := io.ReadAll(io.NewSectionReader(j.f, 0, 1<<40))
+	if err != nil {
+		return nil, false, err
+	}
+	at, err := j.readHead(b)
+	if err != nil || at == 0 {
+		return nil, false, err
+	}
+	begin := sumGeneration(j.head.generation)
+	for len(b)-at >= commitHead {
+		n, sum := int64(binary.BigEndian.Uint32(b[at:])), binary.BigEndian.Uint32(b[at+4:])
+		rest := b[at+commitHead:]
+		if n == 0 || n > int64(len(rest)) || crc32.Update(begin, castagnoli, rest[:n]) != sum {
 			break
 		}
-		some, err := decodeWrites(b[:n])
+		some, err := decodeWrites(rest[:n])
 		if err != nil {
-			return 0, nil, err
+			return nil, false, err
 		}
-		writes, b = append(writes, some...), b[n:]
+		writes, at = append(writes, some...), at+commitHead+int(n)
 	}
-	return generation, writes, nil
+	return writes, int64(at) < j.head.end, nil
+}
+
+// errNoHead says that a file does not begin like a journal.
+var errNoHead = errors.New("its beginning is damaged")
+
+// readHead reads the head and gives where the first commit is; 0 where the file was never a journal.
+func (j *journal) readHead(b []byte) (start int, err error) {
+	h, ok := decodeHead(b)
+	switch {
+	case ok:
+		j.head = h
+		return journalStart, nil
+	case len(b) == 0:
+		return 0, nil
+	case len(b) < oldStart || b[0] != 0:
+		return 0, errNoHead
+	}
+	j.old, j.head.generation = true, binary.BigEndian.Uint64(b)
+	return oldStart, nil
 }
 
 // write is one change of a key.

@@ -2,7 +2,10 @@ package checkpoint
 
 import (
 	"cmp"
+	"encoding/binary"
 	"errors"
+	"fmt"
+	"log/slog"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -32,6 +35,7 @@ type pending struct {
 	active   *writeSet    // what commits are added to
 	flushing *writeSet    // what the database is being given; nil if nothing is
 	next     uint64       // generation of the next journal
+	given    uint64       // see metaGiven; changed with flush held too
 	spare    *journal
 
 	flush   sync.Mutex    // held while the database is given a set; before mu
@@ -50,7 +54,7 @@ type writeSet struct {
 }
 
 func newWriteSet(j *journal) *writeSet {
-	return &writeSet{journal: j, writes: map[string]write{}, reverse: map[string]int{}}
+	return &writeSet{journal: j, writes: make(map[string]write, 128), reverse: map[string]int{}}
 }
 
 // add takes a write. A key of the index by inode is never deleted by way of here.
@@ -65,8 +69,16 @@ func (s *writeSet) add(w write) {
 	s.bytes += len(w.key) + len(w.value)
 }
 
+// metaGiven counts how often the database was given something. It is in the database, written after what was given, and in the heads of the journals,
+// written after that: so a database that has less than a journal says has lost something, such as the tail of a log, at which Badger wonders no more than
+// at one that was torn.
+const metaGiven = "given"
+
+// errLost says that the store has lost commits, though nothing but the process has ended.
+var errLost = errors.New("commits are missing that had been written")
+
 // openPending opens the journals, and gives the database what an earlier process has left in them.
-func openPending(db *badger.DB, dir string, sp *space) (*pending, error) {
+func openPending(db *badger.DB, dir string, sp *space, log *slog.Logger) (*pending, error) {
 	p := &pending{db: db, space: sp, kick: make(chan struct{}, 1), full: make(chan struct{}, 1), stop: make(chan struct{})}
 	var js [2]*journal
 	for i := range js {
@@ -78,7 +90,7 @@ func openPending(db *badger.DB, dir string, sp *space) (*pending, error) {
 			return nil, err
 		}
 	}
-	if err := p.replay(js[:]); err != nil {
+	if err := p.replay(js[:], log); err != nil {
 		return nil, errors.Join(err, js[0].f.Close(), js[1].f.Close())
 	}
 	p.active, p.spare = newWriteSet(js[0]), js[1]
@@ -87,33 +99,17 @@ func openPending(db *badger.DB, dir string, sp *space) (*pending, error) {
 	return p, nil
 }
 
-func (p *pending) replay(js []*journal) error {
-	type held struct {
-		generation uint64
-		writes     []write
-	}
-	var all []held
-	for _, j := range js {
-		generation, writes, err := j.read()
-		if err != nil {
-			return err
-		}
-		all = append(all, held{generation, writes})
-		p.next = max(p.next, generation+1)
-	}
-	p.next = max(p.next, 1)
-	slices.SortFunc(all, func(a, b held) int { return cmp.Compare(a.generation, b.generation) })
-	set := newWriteSet(nil)
-	for _, h := range all {
-		for _, w := range h.writes {
-			set.writes[string(w.key)] = w
-		}
+// replay gives the database what the journals hold, and empties them. Nothing is changed where something is missing.
+func (p *pending) replay(js []*journal, log *slog.Logger) error {
+	set, err := p.left(js, log)
+	if err != nil {
+		return err
 	}
 	if err := p.give(set); err != nil {
 		return err
 	}
 	for _, j := range js {
-		if err := j.clear(p.next); err != nil {
+		if err := j.clear(p.next, p.given); err != nil {
 			return err
 		}
 		p.next++
@@ -121,7 +117,73 @@ func (p *pending) replay(js []*journal) error {
 	return nil
 }
 
-// give has the database take a set.
+// left gives what the journals hold, one after the other, once it is proved that nothing is missing. After a loss of power something may be: what it
+// means for checkpoints is found out where the workspace is compared with the log.
+func (p *pending) left(js []*journal, log *slog.Logger) (*writeSet, error) {
+	var err error
+	if p.given, err = givenTo(p.db); err != nil {
+		return nil, err
+	}
+	set := newWriteSet(nil)
+	var lost error
+	sameRun := true
+	held := map[*journal][]write{}
+	for _, j := range js {
+		writes, torn, err := j.read()
+		name := filepath.Base(j.f.Name())
+		switch {
+		case err != nil:
+			return nil, fmt.Errorf("%s: %w", name, err)
+		case p.given > 0 && (j.old || j.head.generation == 0):
+			return nil, fmt.Errorf("%s: %w", name, errNoHead)
+		case torn:
+			lost = fmt.Errorf("%s: %w", name, errLost)
+		case j.head.given > p.given:
+			lost = fmt.Errorf("the database: %w", errLost)
+		}
+		sameRun = sameRun && j.head.boot != 0 && j.head.boot == BootID()
+		p.next = max(p.next, j.head.generation+1)
+		held[j] = writes
+	}
+	if lost != nil && sameRun {
+		return nil, lost
+	}
+	if lost != nil && log != nil {
+		log.Warn("the last commits before the system went down are lost", "where", lost)
+	}
+	slices.SortFunc(js, func(a, b *journal) int { return cmp.Compare(a.head.generation, b.head.generation) })
+	for _, j := range js {
+		p.given = max(p.given, j.head.given)
+		for _, w := range held[j] {
+			set.writes[string(w.key)] = w
+		}
+	}
+	p.next = max(p.next, 1)
+	return set, nil
+}
+
+// givenTo reads what a database has of metaGiven.
+func givenTo(db *badger.DB) (given uint64, err error) {
+	err = db.View(func(t *badger.Txn) error {
+		item, err := t.Get(metaKey(metaGiven))
+		if errors.Is(err, badger.ErrKeyNotFound) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		return item.Value(func(v []byte) error {
+			if len(v) != 8 {
+				return errShort
+			}
+			given = binary.BigEndian.Uint64(v)
+			return nil
+		})
+	})
+	return given, err
+}
+
+// give has the database take a set. The caller holds flush, or is alone.
 func (p *pending) give(set *writeSet) error {
 	if len(set.writes) == 0 {
 		return nil
@@ -139,7 +201,33 @@ func (p *pending) give(set *writeSet) error {
 			return err
 		}
 	}
-	return wb.Flush()
+	if err := wb.Set(metaKey(metaGiven), binary.BigEndian.AppendUint64(nil, p.given+1)); err != nil { // the last one: it is in the last piece, if there are several
+		return err
+	}
+	if err := wb.Flush(); err != nil {
+		return err
+	}
+	p.given++
+	return nil
+}
+
+// gaveDirectly notes that the database has got something past the journals.
+func (p *pending) gaveDirectly() error {
+	p.flush.Lock()
+	defer p.flush.Unlock()
+	given := p.given + 1
+	err := p.db.Update(func(t *badger.Txn) error {
+		return t.Set(metaKey(metaGiven), binary.BigEndian.AppendUint64(nil, given))
+	})
+	if err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.given = given
+	h := p.active.journal.head
+	h.given = given
+	return p.active.journal.putHead(h)
 }
 
 // commit makes the writes of a transaction durable against the end of the process, and visible.
@@ -265,7 +353,7 @@ func (p *pending) gave(set *writeSet) error {
 	generation := p.next
 	p.next++
 	p.mu.Unlock()
-	if err := set.journal.clear(generation); err != nil {
+	if err := set.journal.clear(generation, p.given); err != nil {
 		return err
 	}
 	p.mu.Lock()
@@ -332,11 +420,9 @@ func (p *pending) close() error {
 	if p.flushing != nil {
 		js = append(js, p.flushing.journal)
 	}
+	empty := err == nil
 	for _, j := range js {
-		if err == nil {
-			_ = j.f.Truncate(0) // the next one has less to read
-		}
-		err = errors.Join(err, j.f.Close())
+		err = errors.Join(err, j.close(empty))
 	}
 	return err
 }

@@ -93,6 +93,7 @@ type Checkpoint struct {
 	Message     string    `json:"message,omitempty"`
 	Status      Status    `json:"status"`
 	Tier        string    `json:"tier"`
+	Session     string    `json:"session,omitempty"` // the run of a daemon, or of a command without one, that made it or has taken it over; "" in records of older versions
 	GitHead     string    `json:"git_head,omitempty"`
 	Epoch       Epoch     `json:"epoch"`                 // the first epoch that has to be undone to get back to it
 	Seq         uint64    `json:"seq"`                   // the order in which checkpoints were made

@@ -24,8 +24,10 @@ import (
 	"github.com/hyperfs/hyperfs/internal/errs"
 )
 
-// FormatVersion is that of the store. A store of another version is refused.
-const FormatVersion = 1
+// FormatVersion is that of the store. A store of a later version is refused; an earlier one becomes one of this: in version 1, journals had no more of a head than
+// their generation, and the database did not count what it was given. Fields that checkpoints have got since need no version: records are JSON, and
+// an old one leaves them empty.
+const FormatVersion = 2
 
 // Options of a store.
 type Options struct {
@@ -95,7 +97,10 @@ func (s *Store) open(o Options) error {
 		return errors.Join(errs.New(errs.Capacity, "open store", "", "%w", err).WithHint("make some MiB of room on its filesystem"), s.space.close())
 	}
 	name := filepath.Join(s.dir, "db")
-	err = removeUnborn(name)
+	err = checkTables(name)
+	if err == nil {
+		err = removeUnborn(name)
+	}
 	var db *badger.DB
 	if err == nil {
 		db, err = badger.Open(badgerOptions(name, o))
@@ -105,15 +110,18 @@ func (s *Store) open(o Options) error {
 		return errs.New(errs.Integrity, "open store", "", "the database can't be opened: %w", err)
 	}
 	s.db = db
-	if s.pending, err = openPending(db, s.dir, s.space); err == nil && o.Sync {
+	if s.pending, err = openPending(db, s.dir, s.space, o.Logger); err == nil && o.Sync {
 		// The database has what an earlier process may have left in the journals; each commit goes there itself from now on.
 		s.pending, err = nil, s.pending.close()
 	}
 	if err != nil {
-		return errors.Join(errs.New(errs.Integrity, "open store", "", "what was committed last can't be read: %w", err), db.Close())
+		return errors.Join(errs.New(errs.Integrity, "open store", "", "what was committed last can't be read: %w", err), db.Close(), s.space.close())
 	}
 	if err := s.loadAliases(); err != nil {
-		return errors.Join(err, db.Close())
+		if s.pending != nil {
+			err = errors.Join(err, s.pending.close())
+		}
+		return errors.Join(err, db.Close(), s.space.close())
 	}
 	return nil
 }
@@ -194,9 +202,12 @@ func checkFormat(dir string) error {
 	if err != nil {
 		return errs.New(errs.Integrity, "open store", "", "the format file holds %q, not a number", b)
 	}
-	if v != FormatVersion {
+	if v < 1 || v > FormatVersion {
 		return errs.New(errs.Unsupported, "open store", "", "the store has format %d, this hyperfs knows %d", v, FormatVersion).
 			WithHint("use the hyperfs that made it, or remove .hyperfs to give up its checkpoints")
+	}
+	if v < FormatVersion {
+		return writeFormat(name) // before anything else is written, so that an earlier hyperfs does not take what it can't read for nothing
 	}
 	return nil
 }
@@ -216,6 +227,7 @@ func (s *Store) Update(fn func(*Tx) error) error {
 		return err
 	}
 	tx := Tx{s: s, update: true}
+	tx.writes = tx.few[:0]
 	if s.pending != nil {
 		tx.sets = s.pending.sets()
 	}
@@ -326,6 +338,12 @@ func (b *Batch) Flush() error {
 		b.s.pasts.distrust(err) // some of it may be there
 		return err
 	}
+	if b.s.pending != nil {
+		if err := b.s.pending.gaveDirectly(); err != nil {
+			b.s.pasts.distrust(err)
+			return err
+		}
+	}
 	b.s.pasts.note(b.noted)
 	b.s.committed(b.contents)
 	return nil
@@ -429,6 +447,33 @@ type Tx struct {
 	writes   []write // not committed yet, in order
 	contents bool    // there are content records among the writes
 	err      error   // why nothing can be read
+
+	// What most transactions need no more of, so that it is not allocated piece by piece.
+	few   [2]write // for writes
+	probe [96]byte // for the key that is looked for
+	room  []byte   // for keys and values of writes, which are kept: so it is used for one transaction only
+}
+
+// slotKey and inodeKey give a key to look for, which is valid until the next one.
+func (tx *Tx) slotKey(e Epoch, s Slot) []byte {
+	return appendSlot(appendEpochKey(tx.probe[:0], keySlot, e), s)
+}
+
+func (tx *Tx) inodeKey(kind byte, e Epoch, id ID) []byte {
+	return appendInodeKey(tx.probe[:0], kind, e, id)
+}
+
+// putInode writes a record of an inode, whose value appendValue appends.
+func (tx *Tx) putInode(kind byte, e Epoch, id ID, appendValue func([]byte) []byte) error {
+	if tx.room == nil {
+		tx.room = make([]byte, 0, 256)
+	}
+	begin := len(tx.room)
+	b := appendInodeKey(tx.room, kind, e, id)
+	split := len(b)
+	b = appendValue(b)
+	tx.room = b
+	return tx.Set(b[begin:split:split], b[split:len(b):len(b)])
 }
 
 // db begins to read from the database, which comes after sets were taken.
@@ -499,11 +544,11 @@ func (tx *Tx) get(key []byte, fn func([]byte) error) (bool, error) {
 }
 
 // HasSlot reports whether the epoch has a record of the slot.
-func (tx *Tx) HasSlot(e Epoch, s Slot) (bool, error) { return tx.has(slotKey(e, s)) }
+func (tx *Tx) HasSlot(e Epoch, s Slot) (bool, error) { return tx.has(tx.slotKey(e, s)) }
 
 // Slot gives the epoch's record of a slot.
 func (tx *Tx) Slot(e Epoch, s Slot) (o Occupant, ok bool, err error) {
-	ok, err = tx.get(slotKey(e, s), func(v []byte) (err error) { o, err = decodeOccupant(v); return err })
+	ok, err = tx.get(tx.slotKey(e, s), func(v []byte) (err error) { o, err = decodeOccupant(v); return err })
 	return o, ok, err
 }
 
@@ -553,23 +598,23 @@ func (tx *Tx) hasIndexed(prefix []byte, more int) (bool, error) {
 }
 
 // HasAttr reports whether the epoch has an attribute record of id.
-func (tx *Tx) HasAttr(e Epoch, id ID) (bool, error) { return tx.has(inodeKey(keyAttr, e, id)) }
+func (tx *Tx) HasAttr(e Epoch, id ID) (bool, error) { return tx.has(tx.inodeKey(keyAttr, e, id)) }
 
 // HasContent reports whether the epoch has a content record of id.
-func (tx *Tx) HasContent(e Epoch, id ID) (bool, error) { return tx.has(inodeKey(keyContent, e, id)) }
+func (tx *Tx) HasContent(e Epoch, id ID) (bool, error) { return tx.has(tx.inodeKey(keyContent, e, id)) }
 
 // HasXattrs reports whether the epoch has an xattr record of id.
-func (tx *Tx) HasXattrs(e Epoch, id ID) (bool, error) { return tx.has(inodeKey(keyXattrs, e, id)) }
+func (tx *Tx) HasXattrs(e Epoch, id ID) (bool, error) { return tx.has(tx.inodeKey(keyXattrs, e, id)) }
 
 // PutAttr writes an attribute record.
 func (tx *Tx) PutAttr(e Epoch, id ID, a Attr) error {
-	return tx.Set(inodeKey(keyAttr, e, id), a.encode())
+	return tx.putInode(keyAttr, e, id, a.append)
 }
 
 // PutContent writes a content record.
 func (tx *Tx) PutContent(e Epoch, id ID, c Content) error {
 	tx.contents = true
-	return tx.Set(inodeKey(keyContent, e, id), c.encode())
+	return tx.putInode(keyContent, e, id, c.append)
 }
 
 // DeleteContent removes a content record.
@@ -577,13 +622,13 @@ func (tx *Tx) DeleteContent(e Epoch, id ID) error { return tx.delete(inodeKey(ke
 
 // Content gives the epoch's content record of id.
 func (tx *Tx) Content(e Epoch, id ID) (c Content, ok bool, err error) {
-	ok, err = tx.get(inodeKey(keyContent, e, id), func(v []byte) (err error) { c, err = decodeContent(v); return err })
+	ok, err = tx.get(tx.inodeKey(keyContent, e, id), func(v []byte) (err error) { c, err = decodeContent(v); return err })
 	return c, ok, err
 }
 
 // Attr gives the epoch's attribute record of id.
 func (tx *Tx) Attr(e Epoch, id ID) (a Attr, ok bool, err error) {
-	ok, err = tx.get(inodeKey(keyAttr, e, id), func(v []byte) (err error) { a, err = decodeAttr(v); return err })
+	ok, err = tx.get(tx.inodeKey(keyAttr, e, id), func(v []byte) (err error) { a, err = decodeAttr(v); return err })
 	return a, ok, err
 }
 
@@ -593,7 +638,7 @@ func (tx *Tx) PutXattrs(e Epoch, id ID, xs []Xattr) error {
 }
 
 // HasNames reports whether the epoch has a record of how many names id had.
-func (tx *Tx) HasNames(e Epoch, id ID) (bool, error) { return tx.has(inodeKey(keyNames, e, id)) }
+func (tx *Tx) HasNames(e Epoch, id ID) (bool, error) { return tx.has(tx.inodeKey(keyNames, e, id)) }
 
 // PutNames writes how many names id had.
 func (tx *Tx) PutNames(e Epoch, id ID, n uint32) error {
@@ -626,18 +671,11 @@ func (tx *Tx) DeleteCheckpoint(id string) error {
 	return tx.delete(append([]byte{keyCheckpoint}, id...))
 }
 
-// Checkpoints gives all checkpoint records, in the order of their IDs.
-func (tx *Tx) Checkpoints() ([]Checkpoint, error) {
-	var all []Checkpoint
-	err := tx.each([]byte{keyCheckpoint}, nil, func(key, v []byte) error {
-		var c Checkpoint
-		if err := json.Unmarshal(v, &c); err != nil {
-			return errs.New(errs.Integrity, "read store", string(key[1:]), "the checkpoint record is corrupt: %w", err)
-		}
-		all = append(all, c)
-		return nil
-	})
-	return all, err
+// Checkpoints gives all checkpoint records, in the order of their IDs, and those that can't be read.
+func (tx *Tx) Checkpoints() (all []Checkpoint, damaged []Damaged, err error) {
+	var i Inspection
+	err = tx.each([]byte{keyCheckpoint}, nil, func(key, v []byte) error { i.add(key, v); return nil })
+	return i.Checkpoints, i.Damaged, err
 }
 
 // each calls fn for every key that has the prefix, from start on if that is not nil. fn must keep neither slice.

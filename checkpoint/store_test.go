@@ -188,11 +188,11 @@ func TestOneProcessHoldsAStore(t *testing.T) {
 func TestCorruptRecordIsAnIntegrityError(t *testing.T) {
 	dir := t.TempDir()
 	must(t, open(t, dir).Close())
-	must(t, os.WriteFile(filepath.Join(dir, "format"), []byte("2\n"), 0o600))
+	must(t, os.WriteFile(filepath.Join(dir, "format"), []byte(fmt.Sprintln(checkpoint.FormatVersion+1)), 0o600))
 	if _, err := checkpoint.Open(dir, checkpoint.Options{}); errs.CodeOf(err) != errs.Unsupported {
 		t.Errorf("a newer format gave %v", err)
 	}
-	must(t, os.WriteFile(filepath.Join(dir, "format"), []byte("1\n"), 0o600))
+	must(t, os.WriteFile(filepath.Join(dir, "format"), []byte(fmt.Sprintln(checkpoint.FormatVersion)), 0o600))
 	must(t, os.WriteFile(filepath.Join(dir, "db", "MANIFEST"), []byte("nonsense"), 0o600))
 	if _, err := checkpoint.Open(dir, checkpoint.Options{}); errs.CodeOf(err) != errs.Integrity {
 		t.Errorf("a damaged database gave %v", err)

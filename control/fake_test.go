@@ -55,6 +55,12 @@ func (f *fakeWorkspace) Snapshot(_ context.Context, o overlay.SnapshotOptions) (
 	return c, nil
 }
 
+func (f *fakeWorkspace) Announce(ev overlay.Event) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.emit(ev)
+}
+
 // emit is called with mu held.
 func (f *fakeWorkspace) emit(ev overlay.Event) {
 	for ch := range f.subs {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/hyperfs/hyperfs/checkpoint"
 	"github.com/hyperfs/hyperfs/overlay"
+	"github.com/hyperfs/hyperfs/session/attempt"
 )
 
 // object is a JSON object.
@@ -16,6 +17,7 @@ type object = map[string]any
 var enums = map[reflect.Type][]any{
 	reflect.TypeFor[checkpoint.Status]():  {checkpoint.Active, checkpoint.RollingBack, checkpoint.Promoted, checkpoint.Disposed},
 	reflect.TypeFor[overlay.ChangeKind](): {overlay.Created, overlay.Modified, overlay.Deleted, overlay.Renamed},
+	reflect.TypeFor[attempt.Outcome]():    {attempt.Success, attempt.Failure, attempt.Abandoned},
 	reflect.TypeFor[overlay.Answer]():     {overlay.Yes, overlay.No, overlay.Unknown},
 	reflect.TypeFor[Code](): {Capacity, BranchConflict, Integrity, Path, IgnoredPath, Rollback, NotFound, Busy, Exec, ExecOptions,
 		ExecTimeout, AttemptInProgress, AttemptRollback, Disposed, Unsupported, Usage, Internal},

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/hyperfs/hyperfs/internal/errs"
+	"github.com/hyperfs/hyperfs/session/attempt"
 )
 
 const (
@@ -39,6 +40,7 @@ type Options struct {
 // Server answers the API. Its methods may be called concurrently.
 type Server struct {
 	workspace Workspace
+	attempts  *attempt.Engine
 	host      Host
 	log       *slog.Logger
 	spoolDir  string
@@ -64,6 +66,7 @@ type Server struct {
 func NewServer(o Options) *Server {
 	s := &Server{
 		workspace: o.Workspace,
+		attempts:  attempt.New(o.Workspace),
 		host:      o.Host,
 		log:       o.Logger,
 		spoolDir:  o.SpoolDir,

@@ -22,6 +22,7 @@ type Workspace interface {
 	GC(ctx context.Context) (overlay.GCResult, error)
 	Fsck(ctx context.Context, deep bool) ([]overlay.Problem, error)
 	Subscribe() (<-chan overlay.Event, func())
+	Announce(overlay.Event)
 }
 
 // Branches is what a workspace offers that can be forked.

@@ -44,6 +44,7 @@ const (
 	opInvalInode
 	opFlushInode
 	opPassthrough
+	opEcho
 	opCount
 )
 
@@ -51,7 +52,7 @@ var opNames = [opCount]string{
 	"lookup", "forget", "getattr", "setattr", "statx", "readlink", "mknod", "mkdir", "symlink", "link", "unlink", "rmdir",
 	"rename", "create", "tmpfile", "open", "release", "read", "write", "lseek", "fsync", "fallocate", "copy_file_range",
 	"getxattr", "listxattr", "setxattr", "removexattr", "opendir", "readdir", "readdirplus", "fsyncdir", "statfs", "ioctl",
-	"flush", "inval_entry", "inval_inode", "flush_inode", "passthrough_open",
+	"flush", "inval_entry", "inval_inode", "flush_inode", "passthrough_open", "watch_event",
 }
 
 // counts are how many requests of each kind there were.

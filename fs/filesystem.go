@@ -40,6 +40,8 @@ type filesystem struct {
 	opens    *openInodes
 	counts   counts
 	stale    staleOpens
+	echo     *echo         // nil where programs that watch files are told nothing
+	newNum   func() uint64 // gives the number of a new node
 
 	// invalidated grows with every notification. A reply that was worked out while it grew may say what holds no
 	// more, and the notification come too early for the kernel to apply it: such a reply must not be cached.
@@ -52,6 +54,7 @@ type filesystem struct {
 type kernel interface {
 	InodeNotify(node uint64, off, length int64) fuse.Status
 	EntryNotify(parent uint64, name string) fuse.Status
+	DeleteNotify(parent uint64, child uint64, name string) fuse.Status
 	backingFiles
 }
 
@@ -60,7 +63,7 @@ func newFilesystem(tree *overlay.Tree, o Options, log *slog.Logger) *filesystem 
 		root:          unix.Geteuid() == 0,
 		RawFileSystem: fuse.NewDefaultRawFileSystem(),
 		main:          newVolume(tree.Volume(), o.InPlace),
-		log:           log, inPlace: o.InPlace,
+		log:           log, inPlace: o.InPlace, newNum: tree.NewNum,
 		nodes: newNodeTable(), handles: newHandleTable(), listings: newListings(),
 	}
 	s.main.main = true
@@ -87,6 +90,9 @@ func (s *filesystem) connect(k kernel, capabilities uint64) {
 // OnUnmount gives everything back that the kernel had: after the connection has ended it forgets and releases nothing
 // any more.
 func (s *filesystem) OnUnmount() {
+	if s.echo != nil {
+		s.echo.close()
+	}
 	for _, f := range s.handles.drain() {
 		s.opens.close(f)
 	}

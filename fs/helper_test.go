@@ -27,6 +27,8 @@ var helpers = map[string]func(args []string) error{
 	"holdwrite":  helpHoldWrite,
 	"listxattr":  helpListXattr,
 	"create":     helpCreate,
+	"scribble":   helpScribble,
+	"echodaemon": helpEchoDaemon,
 	"truncate":   func(args []string) error { return os.Truncate(args[0], 0) },
 }
 

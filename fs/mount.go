@@ -20,6 +20,7 @@ type Options struct {
 	NoPassthrough bool         // all reads and writes go through the daemon
 	Logger        *slog.Logger // nil means none
 	Shelf         Shelf        // what the mount shows besides the tree, in .hyperfs; nil means nothing
+	Echo          bool         // programs that watch files are told of what a rollback, an undo or a merge changes, by a process of ours
 }
 
 const (
@@ -55,7 +56,12 @@ func Mount(tree *overlay.Tree, mountpoint string, o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	srv, err := fuse.NewServer(s, fmt.Sprintf("/dev/fd/%d", fd), fuseOptions(o, log))
+	var answers fuse.RawFileSystem = s
+	if o.Echo {
+		s.echo = newEcho(s, mountpoint, log)
+		answers = echoed{s, s.echo}
+	}
+	srv, err := fuse.NewServer(answers, fmt.Sprintf("/dev/fd/%d", fd), fuseOptions(o, log))
 	if err != nil {
 		_ = unmount(mountpoint, true)
 		return nil, mountError(mountpoint, err)
@@ -145,6 +151,9 @@ func (m *Server) Unmount(lazy bool) error {
 		return errs.New(errs.Busy, "unmount", m.mountpoint, "process %d has a branch in a mount namespace of its own, as hyperfs exec --branch and containers do", pid).
 			WithHint("end it, or unmount with --lazy")
 	}
+	if m.fs.echo != nil {
+		m.fs.echo.stop()
+	}
 	binds, err := m.unbindAll(lazy)
 	if err != nil {
 		return err
@@ -163,6 +172,11 @@ func (m *Server) Unmount(lazy bool) error {
 func (m *Server) Features() Features {
 	f := m.features
 	f.Passthrough, f.PassthroughReason = m.fs.opens.passthrough(), m.fs.opens.why()
+	f.EchoReason = "it is switched off"
+	if m.fs.echo != nil {
+		f.EchoReason = m.fs.echo.why()
+	}
+	f.Echo = f.EchoReason == ""
 	return f
 }
 

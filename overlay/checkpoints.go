@@ -159,6 +159,9 @@ func (w *Workspace) Get(id string) (checkpoint.Checkpoint, error) {
 	if err := w.check("show"); err != nil {
 		return checkpoint.Checkpoint{}, err
 	}
+	if err := w.damage("show", id); err != nil {
+		return checkpoint.Checkpoint{}, err
+	}
 	c, ok := w.find(id)
 	if !ok {
 		return c, noCheckpoint(id)
@@ -250,6 +253,9 @@ func (w *Workspace) Drop(ctx context.Context, id string) error {
 		return err
 	}
 	defer leave()
+	if ok, err := w.forgetDamaged(id); ok {
+		return err
+	}
 	_, err = w.retire(ctx, id, "drop", checkpoint.Disposed)
 	return err
 }

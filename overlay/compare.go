@@ -67,10 +67,10 @@ type differ struct {
 	ctx     context.Context
 	a, b    *names
 	expand  bool
-	deep    bool                  // what is below a directory that moved is listed, too
-	removed map[string]StateEntry // by path in a
-	added   map[string]StateEntry // by path in b
-	told    map[string]bool       // paths that were in one of these
+	deep    bool                     // what is below a directory that moved is listed, too
+	removed map[string]StateEntry    // by path in a
+	added   map[string]StateEntry    // by path in b
+	told    map[string]checkpoint.ID // what was in added
 }
 
 // found is a change, with what it takes to read both sides.
@@ -82,7 +82,7 @@ type found struct {
 func newDiffer(ctx context.Context, c *Comparison) *differ {
 	return &differ{
 		Comparison: c, ctx: ctx, a: newNames(c.A, c), b: newNames(c.B, c),
-		removed: map[string]StateEntry{}, added: map[string]StateEntry{}, told: map[string]bool{},
+		removed: map[string]StateEntry{}, added: map[string]StateEntry{}, told: map[string]checkpoint.ID{},
 	}
 }
 
@@ -93,10 +93,8 @@ func (d *differ) run() ([]found, error) {
 			return nil, err
 		}
 	}
-	for _, set := range []map[string]StateEntry{d.removed, d.added} {
-		for path := range set {
-			d.told[path] = true
-		}
+	for path, is := range d.added {
+		d.told[path] = is.ID
 	}
 	list, err := d.match()
 	if err != nil {
@@ -308,7 +306,7 @@ func (d *differ) keptPaths(id checkpoint.ID) ([]string, error) {
 		if err != nil {
 			return nil, err
 		}
-		if !d.told[path] {
+		if d.told[path] != id {
 			paths = append(paths, path)
 		}
 	}

@@ -21,8 +21,18 @@ func TestDiffTellsDirectoriesThatTookEachOthersPlace(t *testing.T) {
 		{"swapped", func(s *space) { s.rename("a", "b", unix.RENAME_EXCHANGE) }, []string{"renamed b a", "renamed a b"}},
 		{"moved on", func(s *space) { s.rename("a", "c", 0); s.rename("b", "a", 0) }, []string{"renamed b a", "renamed a c"}},
 		{"replaced by a new one", func(s *space) { s.rename("a", "c", 0); s.mkdir("a") }, []string{"created  a", "renamed a c"}},
-		{"deleted and replaced", func(s *space) { s.unlink("a/x"); s.rmdir("a"); s.rename("b", "a", 0) }, []string{"renamed b a", "deleted  a", "deleted  a/x"}},
-		{"deleted and made again", func(s *space) { s.unlink("b/y"); s.rmdir("b"); s.mkdir("b"); s.write("b/y", "Y") }, []string{"modified  b/y"}},
+		{"deleted and replaced", func(s *space) { s.unlink("a/x"); s.unlink("a/z"); s.rmdir("a"); s.rename("b", "a", 0) }, []string{"renamed b a", "deleted  a", "deleted  a/x", "deleted  a/z"}},
+		{"swapped, one name deleted, and what has that path now changed", func(s *space) {
+			s.rename("a", "b", unix.RENAME_EXCHANGE)
+			s.unlink("a/y")
+			s.overwrite("b/x", "!", 0)
+		}, []string{"renamed b a", "renamed a b", "deleted  b/y", "modified  b/x"}},
+		{"swapped, and the same name in both changed", func(s *space) {
+			s.rename("a", "b", unix.RENAME_EXCHANGE)
+			s.unlink("a/z")
+			s.overwrite("b/z", "!", 0)
+		}, []string{"renamed b a", "renamed a b", "deleted  b/z", "modified  b/z"}},
+		{"deleted and made again", func(s *space) { s.unlink("b/y"); s.unlink("b/z"); s.rmdir("b"); s.mkdir("b"); s.write("b/y", "Y") }, []string{"modified  b/y", "deleted  b/z"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := newSpace(t, nil)
@@ -30,6 +40,8 @@ func TestDiffTellsDirectoriesThatTookEachOthersPlace(t *testing.T) {
 			s.write("a/x", "x")
 			s.mkdir("b")
 			s.write("b/y", "y")
+			s.write("a/z", "z of a")
+			s.write("b/z", "z of b")
 			id := s.snapshot()
 			tt.do(s)
 			d, err := s.w.Diff(context.Background(), id, "", true)

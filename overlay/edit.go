@@ -195,9 +195,6 @@ func (e *Editor) Remove(path string) error {
 		if err := e.empty(f.occ.ID); err != nil {
 			return err
 		}
-		if err := e.movable(path, f); err != nil {
-			return err
-		}
 	}
 	e.set(f.slot, checkpoint.Occupant{})
 	return nil
@@ -205,43 +202,43 @@ func (e *Editor) Remove(path string) error {
 
 // empty fails with ENOTEMPTY where a directory will hold something.
 func (e *Editor) empty(id checkpoint.ID) error {
+	names, err := e.names(id)
+	if err == nil && len(names) > 0 {
+		err = unix.ENOTEMPTY
+	}
+	return err
+}
+
+// names gives what a directory will hold.
+func (e *Editor) names(id checkpoint.ID) (names []string, err error) {
 	for s, occ := range e.slots {
 		if s.Dir == id && !occ.ID.IsZero() {
-			return unix.ENOTEMPTY
+			names = append(names, s.Name)
 		}
 	}
 	n := e.nodes[id]
 	if n == nil {
-		return nil
+		return names, nil
 	}
 	e.listed[id] = true
 	d, err := e.t.OpenDir(n)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer d.Release()
 	for off := uint64(0); ; {
 		entry, ok, err := d.Next(off)
 		if err != nil || !ok {
-			return err
+			return names, err
 		}
 		off = entry.Off
 		if entry.Name == "." || entry.Name == ".." {
 			continue
 		}
 		if _, changed := e.slots[checkpoint.Slot{Dir: id, Name: entry.Name}]; !changed {
-			return unix.ENOTEMPTY
+			names = append(names, entry.Name)
 		}
 	}
-}
-
-// movable refuses what the lower can't do: to move a directory that was there before, on overlayfs.
-func (e *Editor) movable(path string, f pathEnd) error {
-	if _, fresh := e.staged[f.occ.ID]; fresh || e.t.canMoveDirs {
-		return nil
-	}
-	return errs.New(errs.Unsupported, "edit", path, "the workspace is on overlayfs, where a directory can't be moved or put aside").
-		WithHint("remove or rename the directory in the workspace itself first")
 }
 
 // Rename gives what is at one path the other, which must be free.
@@ -261,13 +258,60 @@ func (e *Editor) Rename(from, to string) error {
 		if strings.HasPrefix(to, from+"/") {
 			return unix.EINVAL
 		}
-		if err := e.movable(from, f); err != nil {
+	}
+	return e.move(f, g.slot)
+}
+
+// move puts what is at one place in another. A directory that was there before can't be moved on overlayfs: there another one takes its place, which gets
+// its attributes and, one by one, its names.
+func (e *Editor) move(f pathEnd, to checkpoint.Slot) error {
+	occ := f.occ
+	if _, fresh := e.staged[occ.ID]; f.isDir() && !fresh && !e.t.canMoveDirs {
+		var err error
+		if occ, err = e.remake(f.occ.ID, to); err != nil {
 			return err
 		}
 	}
 	e.set(f.slot, checkpoint.Occupant{})
-	e.set(g.slot, f.occ)
+	e.set(to, occ)
 	return nil
+}
+
+// remake makes a directory like another one, which loses all that it holds to it.
+func (e *Editor) remake(old checkpoint.ID, to checkpoint.Slot) (checkpoint.Occupant, error) {
+	a, xs, err := e.statEdited(old)
+	if err != nil {
+		return checkpoint.Occupant{}, err
+	}
+	e.met[old] = true // a change of its attributes would be lost
+	delete(e.inodes, old)
+	occ, err := e.makeDir(Made{Attr: a, Xattrs: xs}, to)
+	if err != nil {
+		return occ, err
+	}
+	names, err := e.names(old)
+	if err != nil {
+		return occ, err
+	}
+	for _, name := range names {
+		f, err := e.lookup(checkpoint.Slot{Dir: old, Name: name})
+		if err == nil {
+			err = e.move(f, checkpoint.Slot{Dir: occ.ID, Name: name})
+		}
+		if err != nil {
+			return occ, err
+		}
+	}
+	return occ, nil
+}
+
+// makeDir makes a directory for a slot, which gets its attributes when it is filled.
+func (e *Editor) makeDir(m Made, at checkpoint.Slot) (checkpoint.Occupant, error) {
+	occ, err := e.stage(m)
+	if err == nil {
+		e.inodes[occ.ID] = &edited{attr: e.attrOf(nil, m.Attr, at), xattrs: m.Xattrs, hasX: true}
+	}
+	return occ, err
 }
 
 // Link gives what is at one path, which is no directory, another name.
@@ -301,15 +345,16 @@ func (e *Editor) Make(path string, m Made) error {
 	if err != nil {
 		return err
 	}
-	occ, err := e.stage(m)
-	if err != nil {
-		return err
+	var occ checkpoint.Occupant
+	if m.Attr.Mode&unix.S_IFMT == unix.S_IFDIR {
+		occ, err = e.makeDir(m, g.slot)
+	} else {
+		occ, err = e.stage(m)
 	}
-	if m.Attr.Mode&unix.S_IFMT == unix.S_IFDIR { // it gets its attributes when it is filled
-		e.inodes[occ.ID] = &edited{attr: e.attrOf(nil, m.Attr, g.slot), xattrs: m.Xattrs, hasX: true}
+	if err == nil {
+		e.set(g.slot, occ)
 	}
-	e.set(g.slot, occ)
-	return nil
+	return err
 }
 
 // Put changes the content and all attributes of the regular file at a path. Its other names get them too.
@@ -384,8 +429,13 @@ func (e *Editor) Stat(path string) (Attr, []checkpoint.Xattr, error) {
 	if err != nil {
 		return Attr{}, nil, err
 	}
-	a, xs, err := e.statNow(f.occ.ID)
-	if i := e.inodes[f.occ.ID]; i != nil && err == nil {
+	return e.statEdited(f.occ.ID)
+}
+
+// statEdited describes an inode as it will be.
+func (e *Editor) statEdited(id checkpoint.ID) (Attr, []checkpoint.Xattr, error) {
+	a, xs, err := e.statNow(id)
+	if i := e.inodes[id]; i != nil && err == nil {
 		a.Mode, a.UID, a.GID, a.Mtime = i.attr.Mode, i.attr.UID, i.attr.GID, unix.NsecToTimespec(i.attr.Mtime)
 		if i.hasX {
 			xs = i.xattrs
@@ -397,12 +447,7 @@ func (e *Editor) Stat(path string) (Attr, []checkpoint.Xattr, error) {
 // statNow describes an inode as it is, staged or live.
 func (e *Editor) statNow(id checkpoint.ID) (a Attr, xs []checkpoint.Xattr, err error) {
 	if name, fresh := e.staged[id]; fresh {
-		var st unix.Statx_t
-		if err = statAt(e.t.tmpFd, name, &st); err != nil || st.Mode&unix.S_IFMT == unix.S_IFLNK {
-			return attrOf(&st), nil, err
-		}
-		xs, err = xattrsOf(procPath(e.t.tmpFd) + "/" + name)
-		return attrOf(&st), xs, err
+		return e.statStaged(name)
 	}
 	n := e.nodes[id]
 	if a, err = e.t.GetAttr(n, nil); err != nil {
@@ -412,6 +457,20 @@ func (e *Editor) statNow(id checkpoint.ID) (a Attr, xs []checkpoint.Xattr, err e
 	defer e.t.mu.RUnlock()
 	xs, err = e.t.readXattrs(n)
 	return a, xs, err
+}
+
+func (e *Editor) statStaged(name string) (a Attr, xs []checkpoint.Xattr, err error) {
+	fd, err := unix.Openat(e.t.tmpFd, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return a, nil, err
+	}
+	defer unix.Close(fd)
+	var st unix.Statx_t
+	if err := statFd(fd, &st); err != nil {
+		return a, nil, err
+	}
+	xs, err = xattrsOf(procPath(fd))
+	return attrOf(&st), xs, err
 }
 
 // Read calls fn with the content that the regular file at a path will have.
@@ -527,13 +586,11 @@ func (e *Editor) dress(name string, a Attr, xs []checkpoint.Xattr) error {
 	if err := applyOwnerAndMode(fd, want); err != nil {
 		return err
 	}
-	if a.Mode&unix.S_IFMT != unix.S_IFLNK {
-		if err := applyXattrs(procPath(fd), xs); err != nil {
-			return err
-		}
-		if err := applyOwnerAndMode(fd, want); err != nil { // an ACL changes the mode
-			return err
-		}
+	if err := applyXattrs(procPath(fd), xs); err != nil {
+		return err
+	}
+	if err := applyOwnerAndMode(fd, want); err != nil { // an ACL changes the mode
+		return err
 	}
 	return setMtime(fd, want.Mtime)
 }

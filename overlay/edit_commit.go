@@ -145,7 +145,14 @@ func (e *Editor) protectSlot(s checkpoint.Slot) error {
 	case err != unix.ENOENT:
 		return err
 	}
-	return e.t.record(func(l *logTx) error { return e.t.recordSlot(l, dir, s.Name, held) })
+	return e.t.record(func(l *logTx) error {
+		if isDir(&st) && held.ID != e.slots[s].ID {
+			if err := e.t.recordRemovedDir(l, dir, s.Name, &st, held.ID); err != nil {
+				return err
+			}
+		}
+		return e.t.recordSlot(l, dir, s.Name, held)
+	})
 }
 
 func (e *Editor) protectInode(n *Node, i *edited) error {
@@ -176,7 +183,7 @@ func (e *Editor) pretend(o EditOptions) (checkpoint.Checkpoint, error) {
 	at := time.Now()
 	c := checkpoint.Checkpoint{
 		ID: w.Reserve(), Parent: w.head, Branch: "main", CreatedBy: createdByEdit, CreatedAt: at, UpdatedAt: at,
-		Message: o.Message, Status: checkpoint.RollingBack, Tier: string(w.tiers.Kind()),
+		Message: o.Message, Status: checkpoint.RollingBack, Tier: string(w.tiers.Kind()), Session: w.session,
 	}
 	w.list.RUnlock()
 	err := w.beginEpoch(func(tx *checkpoint.Tx, epoch checkpoint.Epoch) error {

@@ -141,8 +141,36 @@ func (s *space) isEdited() treestate.State {
 	return st
 }
 
-func TestAnEditIsMadeWholeAndCanBeUndone(t *testing.T) {
-	s := newSpace(t, fillSmall)
+// editLowers are the filesystems that edits are different on, with what fillSmall makes: on overlayfs a directory of the lower layer can't be moved.
+var editLowers = map[string]func(t *testing.T) string{
+	"temp": func(t *testing.T) string {
+		dir := t.TempDir()
+		fillSmall(dir)
+		return dir
+	},
+	"overlayfs": func(t *testing.T) string {
+		hard := filepath.Join("dir", "hard")
+		dir := testfs.Overlay(t, func(lower string) {
+			fillSmall(lower)
+			_ = os.Remove(filepath.Join(lower, hard))
+		})
+		if err := os.Link(filepath.Join(dir, "a.txt"), filepath.Join(dir, hard)); err != nil { // the lower layer's links break
+			t.Fatal(err)
+		}
+		return dir
+	},
+}
+
+func onEditLowers(t *testing.T, test func(t *testing.T, dir string)) {
+	for name, lower := range editLowers {
+		t.Run(name, func(t *testing.T) { test(t, lower(t)) })
+	}
+}
+
+func TestAnEditIsMadeWholeAndCanBeUndone(t *testing.T) { onEditLowers(t, editAndUndo) }
+
+func editAndUndo(t *testing.T, dir string) {
+	s := spaceAt(t, dir)
 	first := s.snapshot()
 	before := s.state()
 	s.overwrite("dir/c.txt", "third", 0)
@@ -185,6 +213,27 @@ func TestAnEditChangesTheRoot(t *testing.T) {
 	s.undo()
 	s.same(before)
 	s.sound()
+}
+
+func TestAnEditGivesASymlinkItsXattrs(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can give a symlink one")
+	}
+	s := newSpace(t, fillSmall)
+	since := s.snapshot()
+	link := special(unix.S_IFLNK|0o777, "nowhere")
+	link.Xattrs = []checkpoint.Xattr{{Name: "trusted.of", Value: []byte("link")}}
+	s.ok(s.edit(since, func(e *overlay.Editor) error {
+		s.ok(e.Make("link", link))
+		_, xs, err := e.Stat("link")
+		if len(xs) != 1 || xs[0].Name != "trusted.of" {
+			t.Errorf("the staged link has the xattrs %v", xs)
+		}
+		return err
+	}))
+	if got := s.state()["link"]; got.Xattrs["trusted.of"] != "link" || got.Mtime != editTime.Nano() {
+		t.Errorf("the link is %+v", got)
+	}
 }
 
 func TestAnEditorShowsWhatWillBe(t *testing.T) {
@@ -301,6 +350,19 @@ func TestAnEditRefusesWhatWasChangedMeanwhile(t *testing.T) {
 			s.same(changed)
 		})
 	}
+	t.Run("a directory that is made anew", func(t *testing.T) {
+		s := spaceAt(t, editLowers["overlayfs"](t))
+		since := s.snapshot()
+		err := s.edit(since, func(e *overlay.Editor) error {
+			err := e.Rename("dir", "moved")
+			_, errMode := s.w.Tree().SetAttr(s.at("dir"), nil, &overlay.SetAttr{Valid: overlay.SetMode, Mode: unix.S_IFDIR | 0o700})
+			s.ok(errMode)
+			return err
+		})
+		if errs.CodeOf(err) != errs.Busy {
+			t.Errorf("Edit = %v, want BUSY", err)
+		}
+	})
 	t.Run("but not anything else", func(t *testing.T) {
 		s := newSpace(t, fillSmall)
 		since := s.snapshot()
@@ -320,17 +382,19 @@ func TestACutEditIsWholeOrNothing(t *testing.T) {
 		"edit-pretended:1", "epoch-saved:1", "epoch-begun:1", "epoch-saved:2", "epoch-begun:2", "rollback-apply:1", "rollback-aside:1", "rollback-aside:4",
 		"rollback-put:1", "rollback-put:6", "rollback-inode:1", "rollback-inode:3", "rollback-applied:1", "epoch-saved:3", "rollback-done:1",
 	} {
-		t.Run(at, func(t *testing.T) { cutEdit(t, at, 0) })
+		onEditLowers(t, func(t *testing.T, dir string) { t.Run(at, func(t *testing.T) { cutEdit(t, dir, at, 0) }) })
+	}
+	for n := range 12 { // there names of directories are moved one by one
+		at := fmt.Sprint("rollback-aside:", n+1)
+		t.Run("overlayfs/"+at, func(t *testing.T) { cutEdit(t, editLowers["overlayfs"](t), at, 0) })
 	}
 	// Where the records of the rollback don't fit into one commit.
 	for _, at := range []string{"edit-pretended:1", "rollback-intent:1", "rollback-apply:1", "rollback-put:50", "rollback-applied:1"} {
-		t.Run("many "+at, func(t *testing.T) { cutEdit(t, at, 100) })
+		t.Run("many "+at, func(t *testing.T) { cutEdit(t, editLowers["temp"](t), at, 100) })
 	}
 }
 
-func cutEdit(t *testing.T, at string, more int) {
-	dir := t.TempDir()
-	fillSmall(dir)
+func cutEdit(t *testing.T, dir, at string, more int) {
 	s := spaceWith(t, overlay.Config{Workspace: dir, Tier: "pure-manifest"})
 	since := s.snapshot()
 	before := s.state()
@@ -354,26 +418,47 @@ func cutEdit(t *testing.T, at string, more int) {
 	s.same(before)
 }
 
-// On overlayfs a directory of a lower layer can't be moved: that is found out before anything is changed.
-func TestAnEditOnOverlayfsMovesNoDirectories(t *testing.T) {
-	s := spaceAt(t, testfs.Overlay(t, fillSmall))
+func TestAnEditOnOverlayfsKeepsWhatDirectoriesAreLike(t *testing.T) {
+	s := spaceAt(t, editLowers["overlayfs"](t))
 	since := s.snapshot()
 	before := s.state()
-	if err := s.edit(since, func(e *overlay.Editor) error { return e.Rename("dir", "moved") }); errs.CodeOf(err) != errs.Unsupported {
-		t.Errorf("Edit = %v, want UNSUPPORTED", err)
-	}
-	s.same(before)
-	s.ok(s.edit(since, func(e *overlay.Editor) error {
-		return errors.Join(
-			e.Put("dir/c.txt", file(0o600, "edited")), e.Remove("dir/sub/d.txt"), e.Rename("b.txt", "dir/sub/b.txt"),
-			e.Make("nd", special(unix.S_IFDIR|0o755, "")), e.Make("nd/f", file(0o600, "f")),
-		)
-	}))
-	for path, want := range map[string]string{"dir/c.txt": "edited", "dir/sub/b.txt": "second", "nd/f": "f"} {
-		if b, err := os.ReadFile(filepath.Join(s.dir, path)); err != nil || string(b) != want {
-			t.Errorf("%s holds %q, %v, want %q", path, b, err, want)
+	want := treestate.State{}
+	for p, e := range before {
+		if moved, ok := strings.CutPrefix(p, "dir"); ok {
+			e.Path, e.First = "moved"+moved, "moved"+moved
+			if e.First == "moved/hard" {
+				e.First = "a.txt"
+			}
+			want[e.Path] = e
+		} else if p != "." {
+			want[p] = e
 		}
 	}
+	s.ok(s.edit(since, func(e *overlay.Editor) error { return e.Rename("dir", "moved") }))
+	moved := s.state()
+	root := moved["."]
+	delete(moved, ".")
+	for _, d := range treestate.Diff(want, moved) {
+		t.Error(d)
+	}
+	moved["."] = root
 	s.undo()
 	s.same(before)
+	s.undo()
+	s.same(moved)
+	s.rollback(since)
+	s.same(before)
+}
+
+func TestAnEditOnOverlayfsReadsPinnedStates(t *testing.T) {
+	s := spaceAt(t, editLowers["overlayfs"](t))
+	before := s.state()
+	p := s.pinNow()
+	s.ok(s.edit(s.snapshot(), func(e *overlay.Editor) error {
+		return errors.Join(e.Remove("dir/sub/d.txt"), e.Remove("dir/sub/e.txt"), e.Remove("dir/sub"), e.Rename("dir", "moved"))
+	}))
+	p.same()
+	s.undo()
+	s.same(before)
+	p.same()
 }

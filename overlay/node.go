@@ -135,6 +135,23 @@ func (t *Tree) slotOf(n *Node) (parent *Node, name string, ok bool) {
 	return n.parent, n.name, n.parent != nil
 }
 
+// isLive reports whether a directory is in the live tree, and not in the trash.
+func (t *Tree) isLive(n *Node) bool { return t.depth(n) >= 0 }
+
+// depth gives how many directories are above a node; -1 of one that is not in the live tree.
+func (t *Tree) depth(n *Node) int {
+	t.nodesMu.RLock()
+	defer t.nodesMu.RUnlock()
+	depth := 0
+	for ; n != nil && n != t.root; n = n.parent {
+		depth++
+	}
+	if n == nil {
+		return -1
+	}
+	return depth
+}
+
 // known gives the node of an identity if there is one.
 func (t *Tree) known(id checkpoint.ID) *Node {
 	t.nodesMu.RLock()

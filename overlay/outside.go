@@ -26,6 +26,7 @@ func (t *Tree) stir() {
 	if !t.stirred.Load() {
 		t.stirred.Store(true)
 	}
+	t.ledger.note()
 }
 
 func (w *Workspace) startBeating() {
@@ -61,7 +62,7 @@ func (w *Workspace) lastBeat() error {
 		if err := tx.PutNumber(metaClean, 1); err != nil {
 			return err
 		}
-		return tx.PutNumber(metaSeen, uint64(time.Now().UnixNano()))
+		return putSeenAt(tx, time.Now())
 	})
 }
 
@@ -78,7 +79,14 @@ func (w *Workspace) markSeen() error {
 // putSeen is markSeen as part of a transaction, while the daemon is known to be running. Nobody else can
 // change anything before the clock of the files has passed this moment.
 func putSeen(tx *checkpoint.Tx) error {
-	return tx.PutNumber(metaSeen, uint64(time.Now().Add(clockGrain).UnixNano()))
+	return putSeenAt(tx, time.Now().Add(clockGrain))
+}
+
+func putSeenAt(tx *checkpoint.Tx, at time.Time) error {
+	if err := tx.PutMeta(metaClock, readClock().encode()); err != nil {
+		return err
+	}
+	return tx.PutNumber(metaSeen, uint64(at.UnixNano()))
 }
 
 // outsideWalk looks for changes that nobody watched.
@@ -94,25 +102,36 @@ type outsideWalk struct {
 // of the tree, so it is done only where there is a checkpoint.
 func (w *Workspace) findOutsideChanges() error {
 	var seen, clean uint64
+	var then []byte
 	err := w.store.View(func(tx *checkpoint.Tx) (err error) {
 		if seen, err = tx.Number(metaSeen); err != nil {
+			return err
+		}
+		if then, err = tx.Meta(metaClock); err != nil {
 			return err
 		}
 		clean, err = tx.Number(metaClean)
 		return err
 	})
-	if err != nil {
+	if err != nil || seen == 0 || !w.tree.protecting {
 		return err
 	}
-	if seen != 0 && w.tree.protecting {
-		o := &outsideWalk{w: w, t: w.tree, since: int64(seen) - int64(clockGrain), found: map[checkpoint.ID]string{}}
-		o.own = o.since
-		if clean == 0 {
-			o.own = int64(seen) + int64(beatEvery) + int64(time.Second)
-		}
-		return o.run()
+	o := &outsideWalk{w: w, t: w.tree, since: int64(seen) - int64(clockGrain), found: map[checkpoint.ID]string{}}
+	o.own = o.since
+	switch {
+	case clean != 0:
+	case w.lastStir != 0:
+		o.own = max(o.since, w.lastStir+int64(stirGrain+stirEnds))
+	default: // the ledger is missing, or younger than the daemon
+		o.own = int64(seen) + int64(beatEvery) + int64(time.Second)
 	}
-	return nil
+	if c, ok := decodeClock(then); ok {
+		if earliest := c.earliest(o.since, readClock()); earliest < o.since {
+			w.log.Warn("the clock was set back while hyperfs was not running: whatever was changed later than it can have shown counts as changed", "since", time.Unix(0, earliest))
+			o.since, o.own = earliest, earliest
+		}
+	}
+	return o.run()
 }
 
 func (o *outsideWalk) run() error {
@@ -125,7 +144,10 @@ func (o *outsideWalk) run() error {
 		if err := o.checkDir(l, &st, ".", false); err != nil {
 			return err
 		}
-		return o.walk(l, o.t.rootFd, o.t.identity(o.t.root), "", false)
+		if err := o.walk(l, o.t.rootFd, o.t.identity(o.t.root), "", false); err != nil {
+			return err
+		}
+		return o.walkTrash(l)
 	})
 	if err != nil || len(o.found) == 0 {
 		return err
@@ -139,6 +161,28 @@ func (o *outsideWalk) run() error {
 		}
 	}
 	return b.Flush()
+}
+
+// walkTrash looks for old inodes that somebody has changed where they are kept. What no record names is about to be removed.
+func (o *outsideWalk) walkTrash(l *logTx) error {
+	return eachName(o.t.trashFd, func(name string) error {
+		var st unix.Statx_t
+		if err := statAt(o.t.trashFd, name, &st); err != nil {
+			return err
+		}
+		id := o.t.idOf(&st)
+		if named, err := l.Named(id); err != nil || !named {
+			return err
+		}
+		path := StoreName + "/trash/" + name
+		if !isDir(&st) {
+			return o.checkFile(l, o.t.trashFd, name, &st, path, false)
+		}
+		if err := o.checkDir(l, &st, path, false); err != nil {
+			return err
+		}
+		return o.below(l, o.t.trashFd, name, id, path, false)
+	})
 }
 
 // walk goes through a directory; isNew says that no checkpoint knows it.
@@ -163,21 +207,26 @@ func (o *outsideWalk) walk(l *logTx, dirfd int, dir checkpoint.ID, path string, 
 			return err
 		}
 		if !isDir(&st) {
-			return o.checkFile(l, &st, below, fresh)
+			return o.checkFile(l, dirfd, name, &st, below, fresh)
 		}
 		if err := o.checkDir(l, &st, below, fresh); err != nil {
 			return err
 		}
-		fd, err := unix.Openat(dirfd, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-		if err == unix.EACCES {
-			return nil // what its owner can't read, its owner can't have changed in there either
-		}
-		if err != nil {
-			return err
-		}
-		defer unix.Close(fd)
-		return o.walk(l, fd, o.t.idOf(&st), below, fresh)
+		return o.below(l, dirfd, name, o.t.idOf(&st), below, fresh)
 	})
+}
+
+// below goes through what a directory has under a name, which is one too.
+func (o *outsideWalk) below(l *logTx, dirfd int, name string, dir checkpoint.ID, path string, isNew bool) error {
+	fd, err := unix.Openat(dirfd, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err == unix.EACCES {
+		return nil // what its owner can't read, its owner can't have changed in there either
+	}
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return o.walk(l, fd, dir, path, isNew)
 }
 
 // fresh reports whether an inode came to be in this epoch, by the rule in doc.go.
@@ -191,15 +240,24 @@ func (o *outsideWalk) fresh(l *logTx, slot checkpoint.Slot, id checkpoint.ID, di
 	return l.HasSlot(o.t.epoch, slot)
 }
 
-func (o *outsideWalk) checkFile(l *logTx, st *unix.Statx_t, path string, isNew bool) error {
+// checkFile notes a file that somebody else may have changed. What the daemon itself changed last before it was killed has a record, or is a change of names or of a name in the
+// trash, which leaves the modification time alone.
+func (o *outsideWalk) checkFile(l *logTx, dirfd int, name string, st *unix.Statx_t, path string, isNew bool) error {
 	if isNew || nsOf(st.Ctime) <= o.since {
 		return nil
 	}
 	id := o.t.idOf(st)
-	if c, _, err := l.Content(o.t.epoch, id); err != nil || c.Whole() { // of blocks, it is not known whether they are those that were changed
+	if _, have := o.found[id]; have {
+		return nil
+	}
+	c, _, err := l.Content(o.t.epoch, id)
+	if err != nil {
 		return err
 	}
-	a, has, err := l.Attr(o.t.epoch, id)
+	if c.Whole() { // of blocks, it is not known whether they are those that were changed
+		return o.checkXattrs(l, dirfd, name, st, path)
+	}
+	has, err := l.HasAttr(o.t.epoch, id)
 	if err != nil {
 		return err
 	}
@@ -207,16 +265,45 @@ func (o *outsideWalk) checkFile(l *logTx, st *unix.Statx_t, path string, isNew b
 	if err != nil {
 		return err
 	}
-	switch {
-	case has && a.Size == int64(st.Size) && a.Mtime == nsOf(st.Mtime):
-		return nil // the daemon changed its attributes
-	case nsOf(st.Ctime) <= o.own && (has || moved || nsOf(st.Mtime) <= o.since):
-		return nil // the daemon's last changes: of attributes, of names, or of a name in the trash
-	case moved && nsOf(st.Mtime) <= o.since:
-		return nil // the daemon gave it another name
+	if nsOf(st.Ctime) <= o.own && (has || moved || nsOf(st.Mtime) <= o.since) {
+		return nil
 	}
 	o.found[id] = path
 	return nil
+}
+
+// checkXattrs notes a file of which all is saved but perhaps the xattrs that somebody else has set.
+func (o *outsideWalk) checkXattrs(l *logTx, dirfd int, name string, st *unix.Statx_t, path string) error {
+	if nsOf(st.Ctime) <= o.own {
+		return nil
+	}
+	id := o.t.idOf(st)
+	if saved, err := l.HasXattrs(o.t.epoch, id); err != nil || saved {
+		return err
+	}
+	at := procPath(dirfd) + "/" + name
+	has, err := hasXattrs(func(b []byte) (int, error) { return unix.Llistxattr(at, b) })
+	if has {
+		o.found[id] = path
+	}
+	return err
+}
+
+// hasXattrs reports whether a file has extended attributes that a user could have changed; the label of SELinux, which every file has, does not count.
+func hasXattrs(list func([]byte) (int, error)) (bool, error) {
+	names, err := growing(list)
+	if err != nil {
+		if err == unix.EOPNOTSUPP || err == unix.ENOENT {
+			return false, nil
+		}
+		return false, err
+	}
+	for name := range strings.SplitSeq(strings.Trim(string(names), "\x00"), "\x00") {
+		if name != "" && name != "security.selinux" {
+			return true, nil
+		}
+	}
+	return false, nil
 }
 
 func (o *outsideWalk) checkDir(l *logTx, st *unix.Statx_t, path string, isNew bool) error {

@@ -17,6 +17,7 @@ import (
 type plan struct {
 	t       *Tree
 	view    *view
+	verify  func(strategy.Ref) error // proves that a preimage is what was saved
 	slots   []*slotChange
 	inodes  []*inodeRestore
 	wanted  map[checkpoint.ID]int    // of an inode: +1 for each slot that gets it, -1 for each that loses it
@@ -28,7 +29,9 @@ type plan struct {
 // fitsOneCommit reports whether what has to be recorded is surely little enough for one transaction.
 func (p *plan) fitsOneCommit() bool {
 	hasXattrs := func(i *inodeRestore) bool { return i.hasX } // each may be of 64 KiB
-	return len(p.remake) == 0 && len(p.slots)+len(p.inodes) <= oneCommit && !slices.ContainsFunc(p.inodes, hasXattrs)
+	takesXattrs := func(c *slotChange) bool { return !p.t.canMoveDirs && c.held.Mode&unix.S_IFMT == unix.S_IFDIR }
+	return len(p.remake) == 0 && len(p.slots)+len(p.inodes) <= oneCommit &&
+		!slices.ContainsFunc(p.inodes, hasXattrs) && !slices.ContainsFunc(p.slots, takesXattrs)
 }
 
 // slotChange is a slot that holds something else than it did.
@@ -50,6 +53,7 @@ type inodeRestore struct {
 	content *checkpoint.Content
 	size    int64              // bytes: that it holds now
 	replace bool               // its content is put back by another inode in its slot
+	dressed bool               // more of its attributes differs than the mtime
 	now     checkpoint.Content // what it holds before it is restored in place, saved for the undo
 
 	dir    *Node  // of the slot, if the content is replaced
@@ -64,8 +68,11 @@ func integrity(path, format string, args ...any) error {
 }
 
 // makePlan finds out what differs from the view, and proves that every preimage is there and is what was saved.
-func (t *Tree) makePlan(v *view) (*plan, error) {
-	p := &plan{t: t, view: v, wanted: map[checkpoint.ID]int{}, changes: map[checkpoint.Slot]bool{}, linked: map[checkpoint.ID]bool{}}
+func (t *Tree) makePlan(v *view) (*plan, error) { return t.makePlanWith(v, t.tier.verify) }
+
+// makePlanWith is makePlan with another proof of a preimage, which many goroutines may ask for.
+func (t *Tree) makePlanWith(v *view, verify func(strategy.Ref) error) (*plan, error) {
+	p := &plan{t: t, view: v, verify: verify, wanted: map[checkpoint.ID]int{}, changes: map[checkpoint.Slot]bool{}, linked: map[checkpoint.ID]bool{}}
 	if err := p.checkOutside(); err != nil {
 		return nil, err
 	}
@@ -87,13 +94,33 @@ func (t *Tree) makePlan(v *view) (*plan, error) {
 // checkOutside refuses what was changed while nobody watched and has no preimage from before.
 func (p *plan) checkOutside() error {
 	for _, id := range sortedByPath(p.view.fold.Outside) {
-		if in, whole := p.view.fold.WholeIn[id]; whole && in < p.view.fold.Since[id] {
-			continue // what is saved in the same epoch or later has that change in it
+		if in, whole := p.view.fold.WholeIn[id]; whole && in < p.view.fold.Since[id] { // what is saved in the same epoch or later has that change in it
+			if bare, err := p.isBare(id); err != nil || bare {
+				if err != nil {
+					return err
+				}
+				continue
+			}
 		}
 		return errs.New(errs.Integrity, "rollback", p.view.fold.Outside[id], "it was changed while hyperfs was not running, and what it was before is not known").
 			WithHint("`hyperfs drop` the checkpoint, or make a new one and go on from here")
 	}
 	return nil
+}
+
+// isBare reports whether a file has no xattrs, so that nobody can have set any.
+func (p *plan) isBare(id checkpoint.ID) (bool, error) {
+	n, err := p.view.find(id)
+	if err != nil || n == nil {
+		return n == nil, err
+	}
+	ref, err := p.t.reach(n)
+	if err != nil {
+		return false, err
+	}
+	defer ref.done()
+	has, err := hasXattrs(func(b []byte) (int, error) { return unix.Listxattr(procPath(ref.fd), b) })
+	return !has, err
 }
 
 func (p *plan) planSlots() error {
@@ -103,7 +130,7 @@ func (p *plan) planSlots() error {
 			return err
 		}
 		if !alive {
-			if err := p.takeOutLink(slot); err != nil {
+			if err := p.takeOutDead(slot); err != nil {
 				return err
 			}
 			continue
@@ -234,6 +261,19 @@ func (p *plan) takeOutLinks() error {
 	return nil
 }
 
+// takeOutDead takes out of a directory that the checkpoint did not have what can't go to the trash with it: the names of files that have several; and
+// all that the log speaks of where the directory itself may be one that can't be moved. Of such a one, which was there before, it speaks of all.
+func (p *plan) takeOutDead(s checkpoint.Slot) error {
+	if p.t.canMoveDirs {
+		return p.takeOutLink(s)
+	}
+	dir, err := p.view.find(s.Dir)
+	if err != nil || dir == nil || !p.t.isLive(dir) {
+		return err
+	}
+	return p.takeOutIf(s, func(*unix.Statx_t) bool { return true })
+}
+
 // takeOutLink empties a slot of a directory that the checkpoint did not have, if that holds one of several names of a file: with the
 // directory, it would go to the trash and be counted there.
 func (p *plan) takeOutLink(s checkpoint.Slot) error {
@@ -309,7 +349,7 @@ func (p *plan) verifyRestored() error {
 		if r.content == nil {
 			return nil
 		}
-		err := p.t.tier.verifyContent(*r.content, r.size)
+		err := p.t.tier.verifyContent(*r.content, r.size, p.verify)
 		if err == nil {
 			return nil
 		}
@@ -361,6 +401,7 @@ func (p *plan) planInode(r *inodeRestore) error {
 		return nil
 	}
 	r.xattrs, r.hasX = p.view.fold.Xattrs[r.id]
+	r.dressed = r.hasX || uint32(st.Mode)&0o7777 != r.attr.Mode&0o7777 || st.Uid != r.attr.UID || st.Gid != r.attr.GID
 	if c, ok := p.view.fold.Contents[r.id]; ok {
 		r.content = &c
 		r.size = int64(st.Size)
@@ -398,7 +439,7 @@ func (p *plan) replacedAlready(r *inodeRestore) bool {
 func (p *plan) verifyContents() error {
 	for id, c := range p.view.fold.Contents {
 		for _, ref := range c.Refs() {
-			if err := p.t.tier.verify(ref); err != nil {
+			if err := p.verify(ref); err != nil {
 				return integrity(p.pathOf(id), "its preimage can't be used: %w", err)
 			}
 		}

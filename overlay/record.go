@@ -20,6 +20,7 @@ import (
 type logTx struct {
 	*checkpoint.Tx
 	marks []mark
+	few   [4]mark // for marks
 }
 
 type mark struct {
@@ -35,7 +36,8 @@ func (l *logTx) mark(flag *atomic.Uint64, value uint64) {
 func (t *Tree) record(fn func(*logTx) error) error {
 	var l logTx
 	err := t.store.Update(func(tx *checkpoint.Tx) error {
-		l = logTx{Tx: tx}
+		l.Tx = tx
+		l.marks = l.few[:0]
 		return fn(&l)
 	})
 	if err != nil {
@@ -343,11 +345,12 @@ func (t *Tree) needsContent(n *Node) bool {
 func (t *Tree) forSaving(n *Node, by opened) (_ opened, done func(), err error) {
 	done = func() {}
 	if !by.readable {
-		if by.fd, err = t.openForSave(n); err != nil {
+		fd, err := t.openForSave(n)
+		if err != nil {
 			return by, done, err
 		}
-		by.readable = true
-		done = func() { _ = unix.Close(by.fd) }
+		by.fd, by.readable = fd, true
+		done = func() { _ = unix.Close(fd) }
 	}
 	if by.st == nil {
 		by.st = new(unix.Statx_t)

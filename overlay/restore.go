@@ -3,6 +3,9 @@
 package overlay
 
 import (
+	"cmp"
+	"math"
+	"slices"
 	"strconv"
 
 	"github.com/hyperfs/hyperfs/checkpoint"
@@ -80,6 +83,7 @@ func (r *restorer) apply() error {
 	r.view.thaw()
 	r.t.stir()
 	r.lifted, r.restored = map[checkpoint.ID]uint32{}, map[checkpoint.ID]bool{}
+	r.sortAside()
 	for _, c := range r.plan.slots {
 		if err := r.moveAside(c); err != nil {
 			return r.failed(c.slot, err)
@@ -108,25 +112,66 @@ func (r *restorer) apply() error {
 	return r.lower()
 }
 
+// sortAside brings the changes into an order in which a directory comes after what is in it, where one may have to be removed.
+func (r *restorer) sortAside() {
+	if r.t.canMoveDirs {
+		return
+	}
+	depth := map[*slotChange]int{}
+	for _, c := range r.plan.slots {
+		if c.held.Mode&unix.S_IFMT == unix.S_IFDIR {
+			depth[c] = r.t.depth(c.dir)
+		} else {
+			depth[c] = math.MaxInt
+		}
+	}
+	slices.SortStableFunc(r.plan.slots, func(a, b *slotChange) int { return cmp.Compare(depth[b], depth[a]) })
+}
+
 func (r *restorer) failed(s checkpoint.Slot, err error) error {
 	return errs.New(errs.Rollback, "rollback", r.plan.slotPath(s), "%w", err).
 		WithHint("mount the workspace again to finish the rollback")
 }
 
-// notify tells the kernel what to forget. The caller holds no lock of the tree.
+// notify tells the kernel what to forget, and then those who watch files. The caller holds no lock of the tree.
 func (r *restorer) notify() {
 	n := r.t.notifier
 	if n == nil {
 		return
 	}
+	teller, ok := n.(Teller)
+	if !ok {
+		r.forgetAll(func(l link) { n.InvalEntry(l.parent, l.name) })
+		return
+	}
+	effects := r.effects()
+	gone := map[link]Inode{}
+	for _, e := range effects {
+		if e.Gone != nil {
+			gone[link{e.Dir.(*Node), e.Name}] = e.Gone
+		}
+	}
+	teller.Tell(effects, func() {
+		r.forgetAll(func(l link) {
+			if was := gone[l]; was != nil {
+				teller.Removed(l.parent, l.name, was)
+			} else {
+				n.InvalEntry(l.parent, l.name)
+			}
+		})
+	})
+}
+
+// forgetAll has the kernel forget what changed: the names as forget does it.
+func (r *restorer) forgetAll(forget func(link)) {
 	for _, e := range r.entries {
-		n.InvalEntry(e.parent, e.name)
+		forget(e)
 	}
 	seen := map[*Node]bool{}
 	for _, node := range r.touched {
 		if !seen[node] {
 			seen[node] = true
-			n.InvalInode(node)
+			r.t.notifier.InvalInode(node)
 		}
 	}
 }

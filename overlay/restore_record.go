@@ -44,6 +44,9 @@ func (r *restorer) recordAll(b recorder) error {
 				return err
 			}
 		}
+		if err := r.recordDirXattrs(b, c.held); err != nil {
+			return err
+		}
 		if err := r.recordPlace(b, c); err != nil {
 			return err
 		}
@@ -124,6 +127,18 @@ func (r *restorer) recordPlace(b recorder, c *slotChange) error {
 	return b.PutLoc(c.want.ID, checkpoint.Loc{Slots: slots})
 }
 
+// recordDirXattrs notes the xattrs of a directory that is about to go, where it may have to be removed, and made anew by the undo.
+func (r *restorer) recordDirXattrs(b recorder, held checkpoint.Occupant) error {
+	if r.t.canMoveDirs || held.Mode&unix.S_IFMT != unix.S_IFDIR {
+		return nil
+	}
+	n, err := r.view.find(held.ID)
+	if err != nil || n == nil {
+		return err
+	}
+	return r.recordXattrs(b, held.ID, n)
+}
+
 func (r *restorer) recordSlot(b recorder, s checkpoint.Slot, held checkpoint.Occupant) error {
 	if r.resumed {
 		has := false
@@ -168,7 +183,7 @@ func (r *restorer) recordInode(b recorder, i *inodeRestore) error {
 		return err
 	}
 	if i.hasX {
-		if err := r.recordXattrs(b, i); err != nil {
+		if err := r.recordXattrs(b, i.id, i.node); err != nil {
 			return err
 		}
 	}
@@ -185,17 +200,17 @@ func (r *restorer) recordInode(b recorder, i *inodeRestore) error {
 	return r.recordSlot(b, i.slot, r.t.occupantOf(&st))
 }
 
-func (r *restorer) recordXattrs(b recorder, i *inodeRestore) error {
+func (r *restorer) recordXattrs(b recorder, id checkpoint.ID, n *Node) error {
 	has := false
-	err := r.view.read(func(tx *checkpoint.Tx) (err error) { has, err = tx.HasXattrs(r.intent.Epoch, i.id); return err })
+	err := r.view.read(func(tx *checkpoint.Tx) (err error) { has, err = tx.HasXattrs(r.intent.Epoch, id); return err })
 	if err != nil || has {
 		return err
 	}
-	xs, err := r.t.readXattrs(i.node)
+	xs, err := r.t.readXattrs(n)
 	if err != nil {
 		return err
 	}
-	return b.PutXattrs(r.intent.Epoch, i.id, xs)
+	return b.PutXattrs(r.intent.Epoch, id, xs)
 }
 
 // recordContents saves what is about to be overwritten in place.

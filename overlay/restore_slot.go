@@ -74,27 +74,39 @@ func (r *restorer) lower() error {
 	return nil
 }
 
-// moveAside empties a slot: what it holds goes to the trash, where the undo finds it, or whoever wants it.
+// moveAside empties a slot: what it holds goes to the trash, where the undo finds it, or whoever wants it. A directory that can't be moved is removed: what
+// it held was moved before, and what it was like is recorded.
 func (r *restorer) moveAside(c *slotChange) error {
 	if c.held.ID.IsZero() {
 		return nil
 	}
 	dir := c.held.Mode&unix.S_IFMT == unix.S_IFDIR
+	removed := false
+	var st unix.Statx_t
 	err := r.inDir(c.dir, func(fd int) error {
-		var st unix.Statx_t
 		if err := statAt(fd, c.slot.Name, &st); err != nil || r.t.idOf(&st) != c.held.ID {
 			if err == unix.ENOENT {
 				return nil
 			}
 			return err
 		}
-		return r.t.toTrash(fd, c.slot.Name, c.held.ID, dir)
+		err := r.t.toTrash(fd, c.slot.Name, c.held.ID, dir)
+		if removed = err == unix.EXDEV && dir && !r.t.canMoveDirs; removed {
+			err = unix.Unlinkat(fd, c.slot.Name, unix.AT_REMOVEDIR)
+		}
+		return err
 	})
 	if err != nil {
 		return err
 	}
 	r.touch(c.held.ID)
-	r.t.moved(c.held.ID, c.dir, c.slot.Name, nil, "", true, false)
+	if removed {
+		r.t.tookAway(c.held.ID, c.dir, c.slot.Name, &st, false)
+		r.view.lost(c.held.ID)
+		delete(r.lifted, c.held.ID)
+	} else {
+		r.t.moved(c.held.ID, c.dir, c.slot.Name, nil, "", true, false)
+	}
 	r.forget(c.dir, c.slot.Name)
 	if c.want.ID.IsZero() {
 		r.result.Removed++

@@ -61,6 +61,9 @@ func (w *Workspace) target(op, id string) (checkpoint.Checkpoint, error) {
 		}
 		return c, nil
 	}
+	if err := w.damage(op, id); err != nil {
+		return checkpoint.Checkpoint{}, err
+	}
 	c, ok := w.find(id)
 	if !ok {
 		return c, errs.New(errs.NotFound, op, id, "there is no such checkpoint").WithHint("`hyperfs list` shows them")
@@ -164,7 +167,7 @@ func (w *Workspace) undoCheckpoint(target checkpoint.Checkpoint) *checkpoint.Che
 	return &checkpoint.Checkpoint{
 		ID: w.Reserve(), Parent: w.head, Branch: target.Branch, Subagent: target.Subagent, Agent: target.Agent,
 		CreatedBy: "rollback", CreatedAt: now, UpdatedAt: now, Status: checkpoint.Active,
-		Message: message, Tier: string(w.tiers.Kind()), RollbackOf: target.ID,
+		Message: message, Tier: string(w.tiers.Kind()), Session: w.session, RollbackOf: target.ID,
 	}
 }
 

@@ -59,7 +59,7 @@ func (w *Workspace) newCheckpoint(o SnapshotOptions) (checkpoint.Checkpoint, err
 		o.ID = w.Reserve()
 	} else if _, err := ulid.ParseStrict(strings.TrimPrefix(o.ID, idPrefix)); err != nil || !strings.HasPrefix(o.ID, idPrefix) {
 		return checkpoint.Checkpoint{}, errs.New(errs.Usage, "snapshot", o.ID, "the ID is not %s and 26 characters of a ULID", idPrefix)
-	} else if w.checkpoints[o.ID] != nil {
+	} else if w.checkpoints[o.ID] != nil || w.damaged[o.ID] != nil {
 		return checkpoint.Checkpoint{}, errs.New(errs.Usage, "snapshot", o.ID, "a checkpoint has this ID already")
 	}
 	if o.Parent == "" {
@@ -77,7 +77,7 @@ func (w *Workspace) newCheckpoint(o SnapshotOptions) (checkpoint.Checkpoint, err
 	return checkpoint.Checkpoint{
 		ID: o.ID, Parent: o.Parent, Branch: cmp.Or(o.Branch, "main"), Subagent: o.Subagent, Agent: o.Agent,
 		CreatedBy: cmp.Or(o.CreatedBy, "snapshot"), CreatedAt: now, UpdatedAt: now, Message: o.Message,
-		Status: checkpoint.Active, Tier: string(w.tiers.Kind()), GitHead: githead.Read(w.readSmall),
+		Status: checkpoint.Active, Tier: string(w.tiers.Kind()), Session: w.session, GitHead: githead.Read(w.readSmall),
 	}, nil
 }
 

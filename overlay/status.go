@@ -14,7 +14,7 @@ const statusMax = 1 << 20
 
 // Status gives one screen of state.
 func (w *Workspace) Status() Status {
-	s := Status{Workspace: w.root, Store: w.storeAt, Tier: string(w.tiers.Kind()), Backend: checkpoint.BackendFuse}
+	s := Status{Workspace: w.root, Store: w.storeAt, Session: w.session, Tier: string(w.tiers.Kind()), Backend: checkpoint.BackendFuse}
 	if w.check("status") != nil {
 		return s
 	}

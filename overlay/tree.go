@@ -70,6 +70,7 @@ type Tree struct {
 	lastNum uint64                  // guarded by nodesMu
 
 	stirred     atomic.Bool // something may have changed since the last beat; see outside.go
+	ledger      *ledger     // when that was
 	handleCount atomic.Int64
 	tempNum     atomic.Uint64
 	tempMu      sync.RWMutex // held shared while what an edit stages is in tmp/; before Workspace.admin
@@ -79,9 +80,9 @@ type Tree struct {
 func (t *Tree) SetNotifier(n Notifier) { t.notifier = n }
 
 // newTree takes over the descriptors.
-func newTree(store *checkpoint.Store, tier *tiers, log *slog.Logger, rootFd, trashFd, tmpFd int) (*Tree, error) {
+func newTree(store *checkpoint.Store, tier *tiers, log *slog.Logger, rootFd, trashFd, tmpFd int, ledger *ledger) (*Tree, error) {
 	t := &Tree{
-		store: store, tier: tier, log: log, rootFd: rootFd, trashFd: trashFd, tmpFd: tmpFd,
+		store: store, tier: tier, log: log, ledger: ledger, rootFd: rootFd, trashFd: trashFd, tmpFd: tmpFd,
 		largeMin: largeMin, blockSize: blockSize,
 		dirs:      newDirCache[*Node](dirCacheSize()),
 		nodes:     map[checkpoint.ID]*Node{},
@@ -113,6 +114,7 @@ func newTree(store *checkpoint.Store, tier *tiers, log *slog.Logger, rootFd, tra
 
 func (t *Tree) close() {
 	t.dirs.close()
+	_ = t.ledger.f.Close() // which nothing depends on any more
 	for _, fd := range []int{t.rootFd, t.trashFd, t.tmpFd} {
 		_ = unix.Close(fd)
 	}

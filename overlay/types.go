@@ -29,6 +29,7 @@ type Config struct {
 	TmpfsDir       string       // where the tier tmpfs keeps preimages; "" means below /dev/shm, see strategy.Options
 	MaxCheckpoints int          // active checkpoints, at most; 0 means 1024
 	Hot            HotConfig    // the hot buffer in front of the tier
+	NoJournals     bool         // checkpoints end with the one who made them: at Close, or when the workspace is opened after a kill; branches stay
 	Sync           bool         // preimages and records survive power loss, not only the end of the daemon
 	Logger         *slog.Logger // nil means none
 
@@ -199,6 +200,7 @@ type Problem struct {
 type Status struct {
 	Workspace   string    `json:"workspace"`
 	Store       string    `json:"store"`
+	Session     string    `json:"session"` // name of this run of the daemon
 	Tier        string    `json:"tier"`
 	Checkpoints int       `json:"checkpoints"` // active ones, of main
 	Branches    int       `json:"branches"`    // active ones
@@ -257,7 +259,7 @@ type Limits struct {
 
 // Event is a change of state.
 type Event struct {
-	Type       string    `json:"type"` // snapshot, rollback, undo, promote, drop, gc
+	Type       string    `json:"type"` // snapshot, rollback, undo, promote, drop, rehydrate, gc; those of branches, of attempts and of others beside these
 	Time       time.Time `json:"time"`
 	Checkpoint string    `json:"checkpoint,omitempty"`
 	Data       any       `json:"data,omitempty"`

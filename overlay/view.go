@@ -136,6 +136,12 @@ func (v *view) saw(id checkpoint.ID, slot checkpoint.Slot) {
 	delete(v.missing, id)
 }
 
+// lost notes that an inode is nowhere any more.
+func (v *view) lost(id checkpoint.ID) {
+	delete(v.places, id)
+	v.missing[id] = true
+}
+
 func (v *view) search(id checkpoint.ID) (*Node, error) {
 	t := v.t
 	if n := t.known(id); n != nil {

@@ -25,6 +25,7 @@ type Workspace struct {
 	cfg     Config
 	root    string // absolute, symlinks resolved
 	storeAt string // as a user would name it
+	session string // name of this run
 	log     *slog.Logger
 	store   *checkpoint.Store
 	storeFd int
@@ -35,8 +36,9 @@ type Workspace struct {
 	admin sync.RWMutex // see doc.go
 	gcing sync.WaitGroup
 
-	stop    chan struct{} // closed to end the heartbeat
-	beating sync.WaitGroup
+	stop     chan struct{} // closed to end the heartbeat
+	beating  sync.WaitGroup
+	lastStir int64 // ns since 1970: what the daemon before noted in the ledger
 
 	collecting sync.Mutex                            // one collection in the background at a time; after admin
 	dropped    checkpoint.Epoch                      // there are no records of earlier ones, but what deleting them has left for the database to skip; guarded like folded
@@ -44,6 +46,7 @@ type Workspace struct {
 
 	list        sync.RWMutex
 	checkpoints map[string]*checkpoint.Checkpoint // guarded by list
+	damaged     map[string]error                  // checkpoints whose record can't be read; guarded by list
 	seq         uint64                            // guarded by list
 	head        string                            // the checkpoint that the live state comes from; guarded by list
 	pins        map[checkpoint.Pin]struct{}       // guarded by list
@@ -57,7 +60,7 @@ type Workspace struct {
 // PATH where the workspace is not a directory, with BUSY where another process works on it, with UNSUPPORTED where the
 // store is on another filesystem or has another format, and with INTEGRITY where it was made for another directory.
 func Open(cfg Config) (*Workspace, error) {
-	w := &Workspace{cfg: cfg, log: cfg.Logger, events: newEvents(), storeFd: -1}
+	w := &Workspace{cfg: cfg, session: NewSession(), log: cfg.Logger, events: newEvents(), storeFd: -1}
 	if w.log == nil {
 		w.log = slog.New(slog.NewTextHandler(io.Discard, nil))
 	}
@@ -94,6 +97,10 @@ func (w *Workspace) open() error {
 	if err := w.findOutsideChanges(); err != nil {
 		return err
 	}
+	if err := w.markSeen(); err != nil { // what follows is this daemon's own
+		return err
+	}
+	w.startBeating()
 	if err := eachName(w.tree.tmpFd, w.tree.removeTemp); err != nil { // nothing in there outlives the process that made it
 		return err
 	}
@@ -103,18 +110,18 @@ func (w *Workspace) open() error {
 	if err := w.forgetEdits(); err != nil {
 		return err
 	}
-	if err := w.cleanUp(); err != nil {
+	if err := w.endVolatile(); err != nil {
 		return err
 	}
-	if err := w.markSeen(); err != nil {
-		return err
-	}
-	w.startBeating()
-	return nil
+	return w.cleanUp()
 }
 
 // abandon closes what a failed open has opened.
 func (w *Workspace) abandon() {
+	if w.stop != nil {
+		close(w.stop)
+		w.beating.Wait()
+	}
 	if w.tree != nil {
 		w.tree.close()
 	}
@@ -281,7 +288,12 @@ func (w *Workspace) openTree(rootFd int) error {
 	if err := w.tiers.openHot(os.NewFile(uintptr(hotFd), "hot"), w.cfg, w.store); err != nil {
 		return err
 	}
-	if w.tree, err = newTree(w.store, w.tiers, w.log, rootFd, trashFd, tmpFd); err != nil {
+	ledger, last, err := openLedger(w.storeFd)
+	if err != nil {
+		return err
+	}
+	w.lastStir = last
+	if w.tree, err = newTree(w.store, w.tiers, w.log, rootFd, trashFd, tmpFd, ledger); err != nil {
 		return errs.Wrap(errs.Internal, "open workspace", w.cfg.Workspace, err)
 	}
 	w.tree.largeMin, w.tree.blockSize = cmp.Or(w.cfg.LargeMin, largeMin), cmp.Or(w.cfg.BlockSize, blockSize)
@@ -306,14 +318,16 @@ func subdir(dirfd int, name string) (int, error) {
 // load reads what an earlier process left.
 func (w *Workspace) load() error {
 	w.checkpoints = map[string]*checkpoint.Checkpoint{}
+	w.damaged = map[string]error{}
 	w.pins = map[checkpoint.Pin]struct{}{}
 	w.states = newStates(w)
 	w.folded = map[checkpoint.Epoch]checkpoint.Epoch{}
 	var all []checkpoint.Checkpoint
+	var damaged []checkpoint.Damaged
 	var pins []checkpoint.Pin
 	var epoch uint64
 	err := w.store.View(func(tx *checkpoint.Tx) (err error) {
-		if all, err = tx.Checkpoints(); err != nil {
+		if all, damaged, err = tx.Checkpoints(); err != nil {
 			return err
 		}
 		if pins, err = tx.Pins(); err != nil {
@@ -332,6 +346,10 @@ func (w *Workspace) load() error {
 	for i := range all {
 		w.checkpoints[all[i].ID] = &all[i]
 		w.seq = max(w.seq, all[i].Seq)
+	}
+	for _, d := range damaged {
+		w.damaged[d.ID] = d.Err
+		w.log.Error("the record of a checkpoint is damaged", "checkpoint", d.ID, "err", d.Err)
 	}
 	for _, p := range pins { // before anything is swept, dropped or joined
 		w.pins[p] = struct{}{}
@@ -391,6 +409,9 @@ func (w *Workspace) Close() error {
 	w.beating.Wait()
 	w.admin.Lock()
 	defer w.admin.Unlock()
+	if err := w.closeVolatile(); err != nil {
+		w.log.Error("the checkpoints that end with this session can't be disposed; the next start does it", "err", err)
+	}
 	w.events.close()
 	w.tree.mu.Lock()
 	defer w.tree.mu.Unlock()

@@ -91,10 +91,14 @@ func xattrsFd(fd int) ([]checkpoint.Xattr, error) {
 }
 
 func xattrsBy(list func([]byte) (int, error), get func(string, []byte) (int, error)) ([]checkpoint.Xattr, error) {
-	names, err := growing(list)
-	if err == unix.EOPNOTSUPP || len(names) == 0 {
+	n, err := list(nil)
+	if err == unix.EOPNOTSUPP || err == nil && n == 0 { // as for most files, which need no buffer
 		return nil, nil
 	}
+	if err != nil {
+		return nil, err
+	}
+	names, err := growing(list)
 	if err != nil {
 		return nil, err
 	}

@@ -173,14 +173,16 @@ func (c Command) startHelper(ctx context.Context, l *launch) (*Process, error) {
 		return nil, errs.Wrap(errs.Exec, op, c.Args[0], os.NewSyscallError("socketpair", err))
 	}
 	ours, theirs := os.NewFile(uintptr(pair[0]), "helper"), os.NewFile(uintptr(pair[1]), "caller")
-	defer theirs.Close()
 	p.conn, err = net.FileConn(ours) // a copy of it
 	ours.Close()
 	if err != nil {
+		theirs.Close()
 		return nil, errs.Wrap(errs.Exec, op, c.Args[0], err)
 	}
 	p.requests, p.replies = gob.NewEncoder(p.conn), gob.NewDecoder(p.conn)
-	if err := p.spawn(l, theirs); err != nil {
+	err = p.spawn(l, theirs)
+	theirs.Close() // or the end of a helper that dies without an answer would never be seen
+	if err != nil {
 		p.conn.Close()
 		return nil, err
 	}

@@ -235,6 +235,25 @@ func TestACancelledContextEndsTheCommand(t *testing.T) {
 	})
 }
 
+func TestAContextThatEndsWhileACommandStartsEndsTheStart(t *testing.T) {
+	dir := tempDir(t)
+	for wait := time.Duration(0); wait < 10*time.Millisecond; wait += time.Millisecond {
+		ctx, cancel := context.WithTimeout(context.Background(), wait)
+		ended := make(chan error, 1)
+		go func() {
+			_, err := shell(dir, "sleep 600").Run(ctx)
+			ended <- err
+		}()
+		select {
+		case err := <-ended:
+			wantCode(t, err, errs.Exec)
+		case <-time.After(20 * time.Second):
+			t.Fatalf("a context that ended after %v does not end it", wait)
+		}
+		cancel()
+	}
+}
+
 func TestWhatEndsByItselfHasTimeTo(t *testing.T) {
 	c := shell(tempDir(t), `trap 'sleep 0.2; echo >clean; exit 0' TERM; echo >ready; while :; do sleep 0.02; done`)
 	c.Timeout = new(300 * time.Millisecond)

@@ -232,12 +232,12 @@ func (h *HotBuffer) hasRoom(size int64) bool {
 // segmentFor gives the segment that has room for size bytes at its end, and makes it if there is none. The caller holds appending.
 func (h *HotBuffer) segmentFor(size int64) (*segment, error) {
 	h.mu.Lock()
-	s := h.current
-	number := max(h.last+1, uint64(time.Now().UnixMilli())) // so that none is ever used twice, whatever was removed
+	s, last := h.current, h.last
 	h.mu.Unlock()
 	if s != nil && s.end+size <= segmentSize {
 		return s, nil
 	}
+	number := max(last+1, uint64(time.Now().UnixMilli())) // so that none is ever used twice, whatever was removed
 	next, err := h.makeSegment(number)
 	if err != nil {
 		return nil, err

@@ -49,6 +49,7 @@ func (h *HotBuffer) run() {
 		}
 		_ = h.mirror() // it was told to Failed
 		h.free(false)
+		h.prepare()
 	}
 }
 

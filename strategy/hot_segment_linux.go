@@ -26,6 +26,7 @@ type segment struct {
 
 	end      int64 // behind what was appended; written with HotBuffer.appending held too
 	mirrored int64 // up to here the disk has it
+	ahead    int64 // up to here it has pages, where these are RAM: see prepare
 	lost     bool  // the disk has failed to take it, or somebody has removed it
 
 	known bool             // live has all that is alive

@@ -36,6 +36,14 @@ func steps(t *testing.T, share int) int {
 	return max(amount(t, envSteps, 15_000)*share/100, sequenceSteps)
 }
 
+// share is how much a test does that is also run without the race detector: there, where a step takes a third of the time, it makes most of them.
+func share(withRace, without int) int {
+	if raceEnabled {
+		return withRace
+	}
+	return without
+}
+
 // kills is how many kills a test with the given share (percent) of all makes.
 func kills(t *testing.T, share int) int {
 	t.Helper()

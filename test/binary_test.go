@@ -16,6 +16,7 @@ import (
 type program struct {
 	pkg  string // within the module
 	race bool   // with the race detector, if the tests have it
+	test bool   // its tests
 	path func() (string, error)
 	made atomic.Bool
 }
@@ -24,11 +25,19 @@ var (
 	checked = newProgram("cmd/hyperfs", raceEnabled) // what the tests run
 	plain   = newProgram("cmd/hyperfs", false)       // what users run, for tests of how much it takes
 	search  = newProgram("examples/treesearch", raceEnabled)
+
+	unchecked = newTestProgram("test") // these tests without the race detector
 )
 
 func newProgram(pkg string, race bool) *program {
 	p := &program{pkg: pkg, race: race}
 	p.path = sync.OnceValues(p.build)
+	return p
+}
+
+func newTestProgram(pkg string) *program {
+	p := newProgram(pkg, false)
+	p.test = true
 	return p
 }
 
@@ -40,6 +49,9 @@ func (p *program) build() (string, error) {
 	p.made.Store(true)
 	bin := filepath.Join(dir, filepath.Base(p.pkg))
 	args := []string{"build", "-o", bin}
+	if p.test {
+		args = []string{"test", "-c", "-o", bin}
+	}
 	env := "CGO_ENABLED=0"
 	if p.race {
 		args = append(args, "-race")
@@ -49,7 +61,7 @@ func (p *program) build() (string, error) {
 	cmd.Env = append(os.Environ(), env)
 	out, err := cmd.CombinedOutput()
 	if err != nil {
-		err = fmt.Errorf("go build: %w\n%s", err, out)
+		err = fmt.Errorf("go %s: %w\n%s", args[0], err, out)
 	}
 	return bin, err
 }

@@ -24,8 +24,8 @@ import (
 
 func TestDifferentialBranchIsLikeAPlainDirectory(t *testing.T) {
 	for _, l := range []lower{
-		{name: "temp", share: 12, mount: func(t *testing.T) string { return t.TempDir() }, fill: seedTree},
-		{name: "xfs", share: 5, mount: func(t *testing.T) string { return testfs.XFS(t, 512<<20) }, fill: seedTree},
+		{name: "temp", share: share(2, 25), mount: func(t *testing.T) string { return t.TempDir() }, fill: seedTree},
+		{name: "xfs", share: share(1, 10), mount: func(t *testing.T) string { return testfs.XFS(t, 512<<20) }, fill: seedTree},
 	} {
 		t.Run(l.name, func(t *testing.T) {
 			property{lower: l, gen: inBranch, open: openBranch}.run(t)
@@ -35,7 +35,7 @@ func TestDifferentialBranchIsLikeAPlainDirectory(t *testing.T) {
 
 func inBranch() *ops.Generator {
 	g := everything()
-	g.NoStaleWrites = true
+	g.NoStaleWrites, g.FewLarge, g.Entries = true, true, 30 // small trees are compared fast
 	return g
 }
 
@@ -59,8 +59,9 @@ const groveSteps = 400
 func TestDifferentialNestedBranchesAreLikePlainDirectories(t *testing.T) {
 	base := memory(t)
 	seed := seed(t)
-	repeat(t, 10, func() {
-		for range max(steps(t, 10)/groveSteps, 1) {
+	part := share(3, 38)
+	repeat(t, part, func() {
+		for range max(steps(t, part)/groveSteps, 1) {
 			seed++
 			if err := growGrove(base, seed); err != nil {
 				t.Fatalf("seed %d: %v", seed, err)
@@ -130,7 +131,8 @@ func (g *grove) names() []string { return slices.Sorted(maps.Keys(g.worlds)) }
 func (g *grove) step() error {
 	switch k := g.c.IntN(100); {
 	case len(g.worlds) == 0 || k < 2 && len(g.worlds) < 8:
-		return g.fork("", filepath.Join(g.dir, "main"), "")
+		main := filepath.Join(g.dir, "main")
+		return g.fork("", "", func(ws string) error { return treestate.Copy(main, ws) })
 	case k < 8 && len(g.worlds) < 8:
 		return g.forkSome()
 	case k < 10:
@@ -160,8 +162,8 @@ func (g *grove) step() error {
 
 func pickOne[T any](c seeded, from []T) T { return from[c.IntN(len(from))] }
 
-// fork makes a branch of a checkpoint of one of them, whose state the directory like has, or of main.
-func (g *grove) fork(from, like, parent string) error {
+// fork makes a branch of a checkpoint of one of them, or of main; fill makes a directory what that has.
+func (g *grove) fork(from, parent string, fill func(dir string) error) error {
 	g.made++
 	name := fmt.Sprintf("branch %d", g.made)
 	g.workedOn = name
@@ -169,7 +171,7 @@ func (g *grove) fork(from, like, parent string) error {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return err
 	}
-	if err := treestate.Copy(like, filepath.Join(dir, "workspace")); err != nil {
+	if err := fill(filepath.Join(dir, "workspace")); err != nil {
 		return err
 	}
 	w, err := newWorld(dir, func(string) (subject, error) {
@@ -192,7 +194,7 @@ func (g *grove) forkSome() error {
 		}
 	}
 	s := w.checkpoints[pickOne(g.c, slices.Sorted(maps.Keys(w.checkpoints)))]
-	return g.fork(s.id, s.copy, parent)
+	return g.fork(s.id, parent, func(ws string) error { return s.model.Make(ws, w.past.contents.Fill) })
 }
 
 // drop ends a branch; one that others were forked from is refused.

@@ -31,6 +31,11 @@ func (w *branchWorld) merge(l *line, o ops.Op) error {
 	if err := p.closeHandles(); err != nil {
 		return err
 	}
+	how := overlay.MergeOptions{OnConflict: o.Name, DryRun: true, Exclusive: o.Flags&ops.MergeAlone != 0}
+	if w.isHeld(l, how.Exclusive) {
+		_, err := w.host.Merge(l.name, how)
+		return errors.Join(mustBeBusy(err), w.compareLines(l))
+	}
 	t := three{base: l.base.capture}
 	var err error
 	if t.theirs, err = l.tree.Capture(); err != nil {
@@ -41,18 +46,12 @@ func (w *branchWorld) merge(l *line, o ops.Op) error {
 		return err
 	}
 	t.ours = before.capture
-	how := overlay.MergeOptions{OnConflict: o.Name, DryRun: true, Exclusive: o.Flags&ops.MergeAlone != 0}
 	dry, err := w.host.Merge(l.name, how)
-	if w.isHeld(l, how.Exclusive) {
-		w.discard(before)
-		return errors.Join(mustBeBusy(err), w.unmerged(l, t))
-	}
 	if err != nil {
 		return fmt.Errorf("dry run: %w", err)
 	}
-	if err := w.unmerged(l, t); err != nil || o.Flags&ops.MergeDry != 0 {
-		w.discard(before)
-		return err
+	if o.Flags&ops.MergeDry != 0 {
+		return w.unmerged(l, t)
 	}
 	how.DryRun = false
 	done, err := w.host.Merge(l.name, how)
@@ -61,7 +60,6 @@ func (w *branchWorld) merge(l *line, o ops.Op) error {
 	}
 	if clean := !slices.ContainsFunc(dry.Conflicts, func(c overlay.MergeConflict) bool { return c.Resolved == "" }); !clean {
 		w.conflicts++
-		w.discard(before)
 		if errs.CodeOf(err) != errs.BranchConflict {
 			return fmt.Errorf("a merge with conflicts must be refused: %w", err)
 		}
@@ -125,7 +123,6 @@ func (w *branchWorld) merged(l *line, t three, before *mark, r overlay.MergeResu
 		if err := w.isStill(p, t.ours, "a merge of nothing"); err != nil {
 			return err
 		}
-		w.discard(before)
 	} else {
 		w.merges++
 		if err := w.advance(p, before, r); err != nil {
@@ -143,18 +140,18 @@ func (w *branchWorld) merged(l *line, t three, before *mark, r overlay.MergeResu
 	for _, l := range ended {
 		err = errors.Join(err, w.gone(l))
 	}
-	return errors.Join(err, w.allActive(), w.compareAll())
+	return errors.Join(err, w.allActive(), w.compareLines())
 }
 
 // advance follows a merge: the parent has got a checkpoint and an undo checkpoint of what it was before.
 func (w *branchWorld) advance(p *line, before *mark, r overlay.MergeResult) error {
-	undo := &mark{line: p, id: r.Undo, capture: before.capture, copy: w.nextCopy(), parent: before}
-	dir := w.nextCopy()
-	if err := errors.Join(treestate.Copy(before.copy, undo.copy), p.tree.Copy(dir)); err != nil {
+	undo := &mark{moment: before.moment, line: p, parent: before}
+	undo.id = r.Undo
+	dir := p.next()
+	if err := p.tree.Copy(dir); err != nil {
 		return err
 	}
 	w.add(before, r.Checkpoint)
-	w.discard(p.undo)
 	p.head, p.undo = before, undo
 	return p.follow(dir)
 }
@@ -179,12 +176,15 @@ func (t three) check(now treestate.State, r overlay.MergeResult) error {
 			return fmt.Errorf("the branch had changed nothing, and the merge did:\n\t%s", strings.Join(diff, "\n\t"))
 		}
 	}
+	linked := map[string]bool{} // inodes that a changed name leads to, by the first of their names
+	for p, n := range now {
+		linked[n.First] = linked[n.First] || !t.keeps(p)
+	}
 	for p, b := range t.base {
-		o, t := t.ours[p], t.theirs[p]
-		if b.IsDir() || !alike(b, o) || !alike(b, t) {
+		if b.IsDir() || !t.keeps(p) {
 			continue
 		}
-		if n := now[p]; !alike(b, n) {
+		if n := now[p]; !alike(b, n) && !linked[n.First] {
 			return fmt.Errorf("%q was changed, which no side has changed: %+v, was %+v", p, n, b)
 		}
 	}
@@ -204,6 +204,12 @@ func (t three) check(now treestate.State, r overlay.MergeResult) error {
 		return contentKept(t.base, t.theirs, now, "the branch")
 	}
 	return nil
+}
+
+// keeps reports whether no side has changed what a name leads to.
+func (t three) keeps(p string) bool {
+	b, ok := t.base[p]
+	return ok && alike(b, t.ours[p]) && alike(b, t.theirs[p])
 }
 
 // alike compares in all but hard links.

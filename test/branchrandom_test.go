@@ -6,9 +6,11 @@ import (
 	"maps"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"runtime/debug"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/hyperfs/hyperfs/internal/testfs"
@@ -22,6 +24,9 @@ const maxBranches = 5
 
 // movesVariant is the bit of a variant that says whether names are moved: a life without that has merges that can be foreseen path by path.
 const movesVariant = 8
+
+// rarely is one in how many operations is about branches.
+const rarely = 8
 
 // branchLife is random operations on main and on branches.
 type branchLife struct {
@@ -57,7 +62,7 @@ func ofBranches(c ops.Chooser, w *branchWorld, l *line) (o ops.Op, ok bool) {
 	newest := func() int { return numbers[len(numbers)-1-c.Intn("checkpoint", len(numbers))] }
 	switch k := c.Intn("branch kind", 16); {
 	case k < 5 && len(numbers) > 0 && len(w.lines) <= maxBranches:
-		return ops.Op{Kind: ops.Fork, Name: fmt.Sprintf("b%d", w.copies), N: newest()}, true
+		return ops.Op{Kind: ops.Fork, Name: fmt.Sprintf("b%d", w.forks), N: newest()}, true
 	case k < 10 && l.parent != nil:
 		o = ops.Op{Kind: ops.Merge, Name: policies[c.Intn("policy", len(policies))]}
 		switch c.Intn("how", 8) {
@@ -88,10 +93,22 @@ func (p branchLife) newWorld(base string, variant uint32) (*branchWorld, error) 
 	if err != nil {
 		return nil, err
 	}
-	if err := p.newWorkspace(dir); err != nil {
+	open := func(ws string) (branchHost, error) { return p.openHost(ws, variant) }
+	if !p.overlay {
+		if err := p.newWorkspace(dir); err != nil {
+			return nil, err
+		}
+		return newBranchWorld(dir, variant&movesVariant == 0, open)
+	}
+	merged, done, err := p.mountOverlay(dir)
+	if err != nil {
 		return nil, err
 	}
-	return newBranchWorld(dir, variant&movesVariant == 0, func(ws string) (branchHost, error) { return p.openHost(ws, variant) })
+	w, err := newBranchWorld(merged, variant&movesVariant == 0, open)
+	if w != nil {
+		w.refuse, w.done = refusedByOverlay, done
+	}
+	return w, err
 }
 
 // random makes and executes n operations that depend on seed alone. It gives the operations up to a failure.
@@ -112,7 +129,7 @@ func (p branchLife) random(base string, seed uint64, n int) (list []ops.Op, w *b
 	g := p.gen()
 	g.NoMoves = !w.moves
 	for range n {
-		o, err := branchNext(c, g, w, 4)
+		o, err := branchNext(c, g, w, rarely)
 		if err != nil {
 			return list, w, err
 		}
@@ -124,7 +141,8 @@ func (p branchLife) random(base string, seed uint64, n int) (list []ops.Op, w *b
 	return list, w, w.finish()
 }
 
-func (p branchLife) execute(base string, list []ops.Op) error {
+// execute makes operations again. With often it compares everything after each of them, so that it tells which one has done harm.
+func (p branchLife) execute(base string, list []ops.Op, often bool) error {
 	return within(hangAfter, func() (err error) {
 		variant := uint32(0)
 		if len(list) > 0 && list[0].Kind == ops.Variant {
@@ -134,6 +152,7 @@ func (p branchLife) execute(base string, list []ops.Op) error {
 		if err != nil {
 			return err
 		}
+		w.often = often
 		defer func() {
 			if r := recover(); r != nil {
 				err = fmt.Errorf("panic: %v\n%s", r, debug.Stack())
@@ -150,17 +169,32 @@ func (p branchLife) execute(base string, list []ops.Op) error {
 	})
 }
 
+// minimise finds the operations of a failure that matter. It compares everything after each of them if that shows the failure earlier, or else as seldom
+// as the failed life did, which takes much less time.
+func (p branchLife) minimise(t *testing.T, base, log string, list []ops.Op) {
+	const often, seldom = true, false
+	early, late := p.execute(base, list, often), p.execute(base, list, seldom)
+	how := early != nil && (late == nil || failedAt(early) != failedAt(late))
+	minimise(t, log, func(list []ops.Op) error { return p.execute(base, list, how) })
+}
+
+// failedAt gives the operation that an error begins with.
+func failedAt(err error) string {
+	op, _, _ := strings.Cut(err.Error(), "\n")
+	return op
+}
+
 // run lives lives of so many operations for a share of all steps.
 func (p branchLife) run(t *testing.T, length int) {
 	base := p.mount(t)
 	if log := os.Getenv(envReplay); log != "" {
 		list, err := readLog(log)
 		if err == nil {
-			err = p.execute(base, list)
+			err = p.execute(base, list, true)
 		}
 		if err != nil {
 			t.Error(err)
-			minimise(t, log, func(list []ops.Op) error { return p.execute(base, list) })
+			p.minimise(t, base, log, list)
 		}
 		return
 	}
@@ -176,7 +210,7 @@ func (p branchLife) run(t *testing.T, length int) {
 				if err := saveLog(log, list); err != nil {
 					t.Error(err)
 				}
-				minimise(t, log, func(list []ops.Op) error { return p.execute(base, list) })
+				p.minimise(t, base, log, list)
 				return
 			}
 			merges, conflicts, exact = merges+w.merges, conflicts+w.conflicts, exact+w.exact
@@ -190,14 +224,33 @@ func (p branchLife) run(t *testing.T, length int) {
 
 func TestDifferentialBranchesAreLikePlainDirectories(t *testing.T) {
 	for _, l := range []lower{
-		{name: "branches-tmpfs", share: 15, mount: func(t *testing.T) string { return testfs.Tmpfs(t, 1<<30) }, fill: seedTree},
-		{name: "branches-ext4", share: 5, mount: func(t *testing.T) string { return testfs.Ext4(t, 512<<20) }, fill: seedTree},
+		{name: "branches-tmpfs", share: share(5, 95), mount: func(t *testing.T) string { return testfs.Tmpfs(t, 1<<30) }, fill: seedTree},
+		{name: "branches-ext4", share: share(2, 30), mount: func(t *testing.T) string { return testfs.Ext4(t, 512<<20) }, fill: seedTree},
+		{name: "branches-overlayfs", share: share(2, 15), mount: func(t *testing.T) string { return testfs.Tmpfs(t, 1<<30) }, fill: seedTree, overlay: true},
 	} {
 		t.Run(l.name, func(t *testing.T) {
 			t.Parallel()
-			branchLife{property{lower: l, gen: inBranch}, openDirect}.run(t, 250)
+			branchLife{property{lower: l, gen: inBranch}, openDirect}.run(t, share(250, 500))
 		})
 	}
+}
+
+// TestDifferentialBranchesWithoutTheRaceDetector makes most of the steps of these tests: who makes one operation after the other races with little.
+func TestDifferentialBranchesWithoutTheRaceDetector(t *testing.T) {
+	if !raceEnabled || os.Getenv(envReplay) != "" {
+		t.Skip("the tests themselves make all their steps")
+	}
+	t.Parallel()
+	bin, err := unchecked.path()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const tests = "^TestDifferential(BranchIsLikeAPlainDirectory|(Nested)?BranchesAreLikePlainDirectories)$"
+	out, err := exec.Command(bin, "-test.v", "-test.timeout=0", "-test.run", tests, fmt.Sprintf("-test.short=%v", testing.Short())).CombinedOutput()
+	if err != nil {
+		t.Error(err)
+	}
+	t.Logf("%s", out)
 }
 
 // openDirect opens main and branches without FUSE.

@@ -4,28 +4,31 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"path"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/hyperfs/hyperfs/internal/treestate"
 	"github.com/hyperfs/hyperfs/test/ops"
 )
 
-// branchWorld is a workspace with branches, and a plain directory for every line that must always agree with it.
+// branchWorld is a workspace with branches, and a model for every line.
 type branchWorld struct {
-	dir    string // holds the workspace
-	spares string // holds the models
-	moves  bool   // operations move names: then what a merge comes to can't be told path by path
-	host   branchHost
-	lines  map[string]*line // by name; main is ""
+	dir   string // holds the workspace
+	moves bool   // operations move names: then what a merge comes to can't be told path by path
+	often bool   // compare everything after every operation
+	host  branchHost
+	lines map[string]*line // by name; main is ""
+	past  *past
+
+	refuse func(o ops.Op, err error) bool // tells errors that main has and the model has not; may be nil
+	done   func() error                   // gives back what dir is on; may be nil
 
 	checkpoints map[int]*mark // active ones, by number
 	last        int           // number of the newest
-	copies      int           // numbers the models
+	forks       int           // numbers the branches
+	turns       int           // has every line compared in its turn
 	merges      int           // that changed something
 	conflicts   int           // merges that were refused
 	exact       int           // merges of which every path was foreseen
@@ -39,75 +42,53 @@ type line struct {
 	head   *mark // the checkpoint that the state comes from; nil where that is the fork point, or none
 	undo   *mark // what undo would go back to
 	tree   lineTree
-	model  *ops.DirFS
-	dir    string // of the model
-	mapped map[int]bool
-	*ops.Executor
+	*model
 }
 
-// mark is what a checkpoint must bring back.
+// mark is a checkpoint of a line.
 type mark struct {
-	n       int
-	line    *line
-	parent  *mark
-	id      string
-	capture treestate.State
-	copy    string // of the model
+	moment
+	n      int
+	line   *line
+	parent *mark
 }
 
 func newBranchWorld(dir string, moves bool, open func(workspace string) (branchHost, error)) (*branchWorld, error) {
 	w := &branchWorld{dir: dir, moves: moves, lines: map[string]*line{}, checkpoints: map[int]*mark{}}
 	ws := filepath.Join(dir, "workspace")
-	w.spares = filepath.Join(dir, "models") // on the same filesystem, whose errors they must give
-	if err := os.Mkdir(w.spares, 0o700); err != nil {
-		return nil, err
-	}
-	model := w.nextCopy()
-	if err := treestate.Copy(ws, model); err != nil {
-		return nil, err
-	}
 	var err error
+	if w.past, err = newPast(dir); err != nil {
+		return nil, err
+	}
+	main := &line{}
+	if main.model, err = w.past.newModel("main", ws); err != nil {
+		return nil, err
+	}
 	if w.host, err = open(ws); err != nil {
 		return w, err
 	}
-	return w, w.enter(&line{}, model)
+	return w, w.enter(main)
 }
 
-// enter begins with a line, whose model is in dir.
-func (w *branchWorld) enter(l *line, dir string) (err error) {
-	if l.tree, err = w.host.Enter(l.name); err != nil {
-		return err
+// enter begins with a line, which has a model.
+func (w *branchWorld) enter(l *line) (err error) {
+	if l.tree, err = w.host.Enter(l.name); err == nil {
+		w.lines[l.name] = l
 	}
-	w.lines[l.name] = l
-	return l.follow(dir)
-}
-
-// follow makes a directory the model.
-func (l *line) follow(dir string) (err error) {
-	if l.model != nil {
-		err = errors.Join(l.CloseHandles(), l.model.Close(), treestate.Remove(l.dir))
-	}
-	l.dir, l.mapped = dir, map[int]bool{}
-	if err == nil {
-		l.model, err = ops.OpenDirFS(dir)
-	}
-	l.Executor = ops.NewExecutor(l.model)
 	return err
-}
-
-func (w *branchWorld) nextCopy() string {
-	w.copies++
-	return filepath.Join(w.spares, strconv.Itoa(w.copies))
 }
 
 // close ends everything.
 func (w *branchWorld) close() error {
 	var errs []error
 	for _, l := range w.lines {
-		errs = append(errs, l.CloseHandles(), l.model.Close(), l.tree.Leave())
+		errs = append(errs, l.model.close(), l.tree.Leave())
 	}
 	if w.host != nil {
 		errs = append(errs, w.host.Close())
+	}
+	if w.done != nil {
+		errs = append(errs, w.done())
 	}
 	return errors.Join(append(errs, treestate.Remove(w.dir))...)
 }
@@ -118,6 +99,13 @@ func (w *branchWorld) do(o ops.Op) error {
 	if l == nil {
 		return nil
 	}
+	if err := w.execute(l, o); err != nil || !w.often {
+		return err
+	}
+	return w.compareAll()
+}
+
+func (w *branchWorld) execute(l *line, o ops.Op) error {
 	switch o.Kind {
 	case ops.Snapshot:
 		return w.snapshot(l)
@@ -132,7 +120,7 @@ func (w *branchWorld) do(o ops.Op) error {
 	case ops.GC:
 		return errors.Join(w.host.GC(), w.compareAll())
 	case ops.Compare:
-		return w.compareAll()
+		return w.compareLines(l)
 	case ops.Fork:
 		return w.fork(o)
 	case ops.Merge:
@@ -142,31 +130,36 @@ func (w *branchWorld) do(o ops.Op) error {
 	case ops.Look:
 		return errors.Join(w.look(w.checkpoints[o.N]), w.lookBetween(w.checkpoints[o.Handle], w.checkpoints[o.N]))
 	}
-	return w.apply(l, o)
+	err := l.tree.Apply(o)
+	if err != nil && l.parent == nil && w.refuse != nil && w.refuse(o, err) {
+		return nil
+	}
+	return l.follows(o, err)
 }
 
-func (w *branchWorld) apply(l *line, o ops.Op) error {
-	got, want := ops.ErrnoName(l.tree.Apply(o)), ops.ErrnoName(l.Apply(o))
-	if o.Kind == ops.HMap && want == "ok" {
-		l.mapped[o.Handle] = true
-	}
-	if o.Kind == ops.HClose {
-		delete(l.mapped, o.Handle)
-	}
-	if want != got {
-		return fmt.Errorf("the subject says %s, the plain directory %s", got, want)
-	}
-	return nil
-}
-
-// saved gives what a checkpoint of a line made now must bring back.
+// saved gives what a checkpoint of a line made now must bring back, and compares.
 func (w *branchWorld) saved(l *line) (*mark, error) {
-	m := &mark{line: l, parent: l.head, copy: w.nextCopy()}
-	var err error
-	if m.capture, err = l.tree.Capture(); err != nil {
+	var kept []*moment
+	for _, m := range w.checkpoints {
+		kept = append(kept, &m.moment)
+	}
+	for _, l := range w.lines {
+		for _, m := range []*mark{l.base, l.undo} {
+			if m != nil {
+				kept = append(kept, &m.moment)
+			}
+		}
+	}
+	w.past.thin(kept)
+	s, err := l.tree.Capture()
+	if err != nil {
 		return nil, err
 	}
-	return m, treestate.Copy(l.dir, m.copy)
+	now, err := l.now(s)
+	if err != nil {
+		return nil, fmt.Errorf("%q: %w", l.name, err)
+	}
+	return &mark{moment: *now, line: l, parent: l.head}, nil
 }
 
 // add makes a mark one that can be chosen.
@@ -187,7 +180,7 @@ func (w *branchWorld) snapshot(l *line) error {
 	}
 	w.add(m, id)
 	l.head = m
-	return w.compareTo(l, m.capture)
+	return nil
 }
 
 // target gives where a rollback goes, and the ID to name it by.
@@ -242,13 +235,11 @@ func (w *branchWorld) rollback(l *line, o ops.Op) error {
 	if before.id, err = w.host.Rollback(l.name, id, o.Flags != 0); err != nil {
 		return fmt.Errorf("rollback: %w", err)
 	}
-	w.discard(l.undo)
 	l.undo = before
 	if (before.id == "") != (o.Flags != 0) {
 		return fmt.Errorf("rollback with discard %v gave the undo checkpoint %q", o.Flags != 0, before.id)
 	}
 	if before.id == "" {
-		w.discard(before)
 		l.undo = nil
 	}
 	if l.head = target; target == l.base {
@@ -266,8 +257,7 @@ func (w *branchWorld) arrived(l *line, m *mark) error {
 	if diff := (treestate.Compare{Nlink: true}).Diff(m.capture, now); len(diff) > 0 {
 		return fmt.Errorf("what was rolled back to is not what was there:\n\t%s", strings.Join(diff, "\n\t"))
 	}
-	dir := w.nextCopy()
-	if err := errors.Join(treestate.Copy(m.copy, dir), l.follow(dir)); err != nil {
+	if err := l.become(m.model); err != nil {
 		return err
 	}
 	return w.compareTo(l, now)
@@ -286,15 +276,7 @@ func (w *branchWorld) undo(l *line) error {
 		return fmt.Errorf("undo: %w", err)
 	}
 	l.undo, l.head = before, target.parent
-	err = w.arrived(l, target)
-	w.discard(target)
-	return err
-}
-
-func (w *branchWorld) discard(m *mark) {
-	if m != nil {
-		_ = treestate.Remove(m.copy)
-	}
+	return w.arrived(l, target)
 }
 
 // forget drops or promotes a checkpoint: the others stay, and what was forked from it.
@@ -312,7 +294,6 @@ func (w *branchWorld) forget(o ops.Op) (err error) {
 		return fmt.Errorf("%s: %w", o.Kind, err)
 	}
 	delete(w.checkpoints, o.N)
-	w.discard(m)
 	if _, err := w.host.Rollback(m.line.name, m.id, false); err == nil {
 		return errors.New("a checkpoint that is not active was rolled back to")
 	}
@@ -348,8 +329,7 @@ func (w *branchWorld) allActive() error {
 }
 
 func (l *line) closeHandles() error {
-	l.mapped = map[int]bool{}
-	return errors.Join(l.CloseHandles(), l.tree.CloseHandles())
+	return errors.Join(l.model.CloseHandles(), l.tree.CloseHandles())
 }
 
 func (w *branchWorld) restart() error {
@@ -398,25 +378,40 @@ func (w *branchWorld) isStill(l *line, want treestate.State, what string) error 
 // compareAll proves that every line is what its model is.
 func (w *branchWorld) compareAll() error {
 	for _, name := range slices.Sorted(maps.Keys(w.lines)) {
-		l := w.lines[name]
-		now, err := l.tree.Capture()
-		if err != nil {
-			return fmt.Errorf("capture %q: %w", name, err)
-		}
-		if err := w.compareTo(l, now); err != nil {
+		if err := w.compare(w.lines[name]); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (w *branchWorld) compareTo(l *line, now treestate.State) error {
-	model, err := treestate.Capture(l.dir, treestate.Options{})
-	if err != nil {
-		return err
+// compareLines proves it of some lines, and of one of the others, which comes in its turn.
+func (w *branchWorld) compareLines(some ...*line) error {
+	names := slices.Sorted(maps.Keys(w.lines))
+	w.turns++
+	next := w.lines[names[w.turns%len(names)]]
+	if !slices.Contains(some, next) {
+		some = append(some, next)
 	}
-	if diff := (treestate.Compare{Mtime: sameKindOfMtime, Nlink: true}).Diff(model, now); len(diff) > 0 {
-		return fmt.Errorf("a line is not what the same operations make of a plain directory: %q\n\t%s", l.name, strings.Join(diff, "\n\t"))
+	for _, l := range some {
+		if err := w.compare(l); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *branchWorld) compare(l *line) error {
+	now, err := l.tree.Capture()
+	if err != nil {
+		return fmt.Errorf("capture %q: %w", l.name, err)
+	}
+	return w.compareTo(l, now)
+}
+
+func (w *branchWorld) compareTo(l *line, now treestate.State) error {
+	if err := l.model.compare(now); err != nil {
+		return fmt.Errorf("%q: %w", l.name, err)
 	}
 	return nil
 }
@@ -480,10 +475,13 @@ func (w *branchWorld) fork(o ops.Op) error {
 	if err := w.host.Fork(o.Name, m.id); err != nil {
 		return fmt.Errorf("fork: %w", err)
 	}
-	base := &mark{id: m.id, line: m.line, capture: m.capture, copy: w.nextCopy()}
-	l := &line{name: o.Name, parent: m.line, base: base}
-	dir := w.nextCopy()
-	if err := errors.Join(treestate.Copy(m.copy, base.copy), treestate.Copy(m.copy, dir), w.enter(l, dir)); err != nil {
+	w.forks++
+	l := &line{name: o.Name, parent: m.line, base: &mark{moment: m.moment, line: m.line}}
+	var err error
+	if l.model, err = w.past.newModelAt(fmt.Sprintf("%s-%d", o.Name, w.forks), m.model); err != nil {
+		return err
+	}
+	if err := w.enter(l); err != nil {
 		return err
 	}
 	now, err := l.tree.Capture()
@@ -512,12 +510,12 @@ func (w *branchWorld) dropBranch(l *line) error {
 	}
 	err := w.host.DropBranch(l.name)
 	if len(w.children(l)) > 0 {
-		return errors.Join(mustBeBusy(err), w.compareAll())
+		return errors.Join(mustBeBusy(err), w.compareLines(l))
 	}
 	if err != nil {
 		return fmt.Errorf("drop the branch: %w", err)
 	}
-	return errors.Join(w.gone(l), w.allActive(), w.compareAll())
+	return errors.Join(w.gone(l), w.allActive(), w.compareLines(l.parent))
 }
 
 // gone forgets a branch that has ended, with what is open in it.
@@ -525,40 +523,31 @@ func (w *branchWorld) gone(l *line) error {
 	for n, m := range w.checkpoints {
 		if m.line == l {
 			delete(w.checkpoints, n)
-			w.discard(m)
 		}
 	}
-	w.discard(l.undo)
-	w.discard(l.base)
 	delete(w.lines, l.name)
 	_ = l.tree.CloseHandles() // they are stale
-	return errors.Join(l.CloseHandles(), l.model.Close(), treestate.Remove(l.dir), l.tree.Leave())
+	return errors.Join(l.model.close(), l.tree.Leave())
 }
 
 // view lists what exists in a line, for a generator.
 func (w *branchWorld) view(l *line) (ops.View, error) {
-	v, err := viewOf(l.dir)
-	if err != nil {
-		return v, err
-	}
-	v.CanUndo, v.Handles = l.undo != nil, l.Handles()
-	slices.Sort(v.Handles)
-	for _, h := range v.Handles {
-		if l.mapped[h] {
-			v.Mapped = append(v.Mapped, h)
-		}
-	}
+	v, err := l.model.view()
+	v.CanUndo = l.undo != nil
 	for n, m := range w.checkpoints {
 		if m.line == l {
 			v.Checkpoints = append(v.Checkpoints, n)
 		}
 	}
 	slices.Sort(v.Checkpoints)
-	return v, nil
+	return v, err
 }
 
-// finish goes through all that a sequence has left: it compares, looks at every checkpoint, rolls back to it, and has the store checked, also when
-// no branch is left.
+// atTheEnd is to about how many checkpoints a sequence goes back at its end; it looks at twice as many.
+const atTheEnd = 5
+
+// finish goes through what a sequence has left: it compares, looks at checkpoints, rolls back to some of them, and has the store checked, also when no
+// branch is left.
 func (w *branchWorld) finish() error {
 	for _, l := range w.lines {
 		if err := l.closeHandles(); err != nil {
@@ -568,12 +557,21 @@ func (w *branchWorld) finish() error {
 	if err := errors.Join(w.compareAll(), w.allActive(), w.host.Check()); err != nil {
 		return err
 	}
-	for _, n := range slices.Sorted(maps.Keys(w.checkpoints)) {
-		m := w.checkpoints[n]
-		for _, o := range []ops.Op{{Kind: ops.Look, N: n}, {Kind: ops.Rollback, Branch: m.line.name, N: n}} {
-			if err := w.do(o); err != nil {
-				return fmt.Errorf("%s of checkpoint %d at the end: %w", o.Kind, n, err)
-			}
+	numbers := slices.Sorted(maps.Keys(w.checkpoints))
+	every := 1 + len(numbers)/atTheEnd/2
+	if w.often {
+		every = 1
+	}
+	for i := 0; i < len(numbers); i += every {
+		n := numbers[i]
+		if err := w.do(ops.Op{Kind: ops.Look, N: n}); err != nil {
+			return fmt.Errorf("look at checkpoint %d at the end: %w", n, err)
+		}
+		if !w.often && i%(2*every) != 0 {
+			continue
+		}
+		if err := w.do(ops.Op{Kind: ops.Rollback, Branch: w.checkpoints[n].line.name, N: n}); err != nil {
+			return fmt.Errorf("rollback to checkpoint %d at the end: %w", n, err)
 		}
 	}
 	for len(w.lines) > 1 {

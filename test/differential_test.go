@@ -214,27 +214,33 @@ func (p property) newWorkspace(dir string) error {
 	return p.fill(ws)
 }
 
-// newOverlayWorld mounts an overlayfs, the content of the workspace being in its lower layer, and makes a world in it.
+// newOverlayWorld makes a world on an overlayfs.
 func (p property) newOverlayWorld(dir string, open func(string) (subject, error)) (*world, error) {
-	for _, name := range []string{"lower", "upper", "work", "merged"} {
-		if err := os.Mkdir(filepath.Join(dir, name), 0o755); err != nil {
-			return nil, err
-		}
-	}
-	if err := p.newWorkspace(filepath.Join(dir, "lower")); err != nil {
-		return nil, err
-	}
-	layers := fmt.Sprintf("lowerdir=%[1]s/lower,upperdir=%[1]s/upper,workdir=%[1]s/work", dir)
-	merged := filepath.Join(dir, "merged")
-	if err := unix.Mount("overlay", merged, "overlay", 0, layers); err != nil {
+	merged, done, err := p.mountOverlay(dir)
+	if err != nil {
 		return nil, err
 	}
 	w, err := newWorld(merged, open)
 	if w != nil {
-		w.refuse = refusedByOverlay
-		w.done = func() error { return errors.Join(unmountSoon(merged), treestate.Remove(dir)) }
+		w.refuse, w.done = refusedByOverlay, done
 	}
 	return w, err
+}
+
+// mountOverlay mounts an overlayfs in dir, the content of the workspace being in its lower layer. done gives all back.
+func (p property) mountOverlay(dir string) (merged string, done func() error, err error) {
+	for _, name := range []string{"lower", "upper", "work", "merged"} {
+		if err := os.Mkdir(filepath.Join(dir, name), 0o755); err != nil {
+			return "", nil, err
+		}
+	}
+	if err := p.newWorkspace(filepath.Join(dir, "lower")); err != nil {
+		return "", nil, err
+	}
+	layers := fmt.Sprintf("lowerdir=%[1]s/lower,upperdir=%[1]s/upper,workdir=%[1]s/work", dir)
+	merged = filepath.Join(dir, "merged")
+	done = func() error { return errors.Join(unmountSoon(merged), treestate.Remove(dir)) }
+	return merged, done, unix.Mount("overlay", merged, "overlay", 0, layers)
 }
 
 // unmountSoon unmounts dir. The kernel gives back some of what it held open for a process only after that has ended.

@@ -10,9 +10,11 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	os.Setenv("GORACE", "atexit_sleep_ms=10") // its default makes each process that ends take a second
 	become(envVictim, victim)
 	become(envBranchVictim, branchVictim)
 	become(envHands, serveHands)
+	become(envWatch, watchAndPrint)
 	flag.Parse()
 	// Failures are kept as logs of operations, which say more than rapid's own files.
 	if err := flag.Set("rapid.nofailfile", "true"); err != nil {
@@ -22,6 +24,7 @@ func TestMain(m *testing.M) {
 	checked.remove()
 	plain.remove()
 	search.remove()
+	unchecked.remove()
 	os.Exit(code)
 }
 

@@ -3,94 +3,56 @@ package test
 import (
 	"errors"
 	"fmt"
-	"os"
+	"maps"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/hyperfs/hyperfs/internal/treestate"
 	"github.com/hyperfs/hyperfs/test/ops"
-	"golang.org/x/sys/unix"
 )
 
-// world is a subject and a plain directory that must always agree with it. The kernel is the model: an operation is right
-// if it does what the same operation does to the plain directory.
+// world is a subject and a model that must always agree with it.
 type world struct {
-	dir    string // holds the workspace and the model's live tree
-	spares string // holds the model's copies
+	dir    string // holds the workspace and the model
 	sub    subject
 	refuse func(o ops.Op, err error) bool // tells errors that the lower has and the model has not; may be nil
 	done   func() error                   // gives back what dir is on; may be nil
-	model  *ops.DirFS
-	*ops.Executor
+	past   *past
+	*model
 
-	checkpoints map[int]*savedState // active ones, by number
-	last        int                 // number of the newest
-	undo        *savedState         // what undo would go back to; nil if there was no rollback
-	mapped      map[int]bool        // handles that have a mapping
-	copies      int                 // numbers the model's copies
-}
-
-// savedState is what a checkpoint must bring back.
-type savedState struct {
-	id      string
-	capture treestate.State // of the subject
-	copy    string          // of the model
+	checkpoints map[int]*moment // active ones, by number
+	last        int             // number of the newest
+	undo        *moment         // what undo would go back to; nil if there was no rollback
 }
 
 // newWorld makes a world in dir around dir/workspace, which may have content. open makes the subject for it.
 func newWorld(dir string, open func(workspace string) (subject, error)) (*world, error) {
-	w := &world{dir: dir, checkpoints: map[int]*savedState{}, mapped: map[int]bool{}}
-	if err := w.makeSpares(); err != nil {
-		return nil, err
-	}
-	if err := treestate.Copy(w.workspace(), w.live()); err != nil {
-		return nil, err
-	}
-	if err := w.openModel(); err != nil {
-		return nil, err
-	}
+	w := &world{dir: dir, checkpoints: map[int]*moment{}}
 	var err error
+	if w.past, err = newPast(dir); err != nil {
+		return nil, err
+	}
+	if w.model, err = w.past.newModel("model", w.workspace()); err != nil {
+		return nil, err
+	}
 	w.sub, err = open(w.workspace())
 	return w, err
 }
 
 func (w *world) workspace() string { return filepath.Join(w.dir, "workspace") }
-func (w *world) live() string      { return filepath.Join(w.dir, "model") }
-
-// makeSpares chooses where the model's copies go. Memory is much faster, if its filesystem takes everything that is
-// in a tree.
-func (w *world) makeSpares() (err error) {
-	if w.spares, err = os.MkdirTemp("/dev/shm", "hyperfs-test-"); err == nil {
-		if unix.Setxattr(w.spares, "user.probe", nil, 0) == nil {
-			return nil
-		}
-		_ = os.Remove(w.spares)
-	}
-	w.spares = filepath.Join(w.dir, "copies")
-	return os.Mkdir(w.spares, 0o700)
-}
-
-func (w *world) openModel() error {
-	var err error
-	if w.model, err = ops.OpenDirFS(w.live()); err == nil {
-		w.Executor = ops.NewExecutor(w.model)
-	}
-	return err
-}
 
 // close ends the subject and gives everything back.
 func (w *world) close() error {
 	var errs []error
-	errs = append(errs, w.CloseHandles(), w.model.Close())
+	errs = append(errs, w.model.close())
 	if w.sub != nil {
 		errs = append(errs, w.sub.Close())
 	}
 	if w.done != nil {
 		errs = append(errs, w.done())
 	}
-	return errors.Join(append(errs, treestate.Remove(w.dir), treestate.Remove(w.spares))...)
+	return errors.Join(append(errs, treestate.Remove(w.dir))...)
 }
 
 // do executes one operation on both sides. Its error says how they differ.
@@ -122,17 +84,7 @@ func (w *world) apply(o ops.Op) error {
 	if err != nil && w.refuse != nil && w.refuse(o, err) {
 		return nil
 	}
-	got, want := ops.ErrnoName(err), ops.ErrnoName(w.Executor.Apply(o))
-	if o.Kind == ops.HMap && want == "ok" {
-		w.mapped[o.Handle] = true
-	}
-	if o.Kind == ops.HClose {
-		delete(w.mapped, o.Handle)
-	}
-	if want != got {
-		return fmt.Errorf("the subject says %s, the plain directory %s", got, want)
-	}
-	return nil
+	return w.follows(o, err)
 }
 
 // capture gives the subject's state.
@@ -144,27 +96,14 @@ func (w *world) capture() (treestate.State, error) {
 	return s, nil
 }
 
-// save gives what a checkpoint made now must bring back.
-func (w *world) save(id string) (*savedState, error) {
-	s := &savedState{id: id, copy: w.nextCopy()}
-	var err error
-	if s.capture, err = w.capture(); err != nil {
+// save gives what a checkpoint made now must bring back, and compares.
+func (w *world) save() (*moment, error) {
+	w.past.thin(append(slices.Collect(maps.Values(w.checkpoints)), w.undo))
+	s, err := w.capture()
+	if err != nil {
 		return nil, err
 	}
-	return s, treestate.Copy(w.live(), s.copy)
-}
-
-// nextCopy gives a name for a copy of the model.
-func (w *world) nextCopy() string {
-	w.copies++
-	return filepath.Join(w.spares, strconv.Itoa(w.copies))
-}
-
-func (w *world) discard(s *savedState) error {
-	if s == nil {
-		return nil
-	}
-	return treestate.Remove(s.copy)
+	return w.now(s)
 }
 
 func (w *world) snapshot() error {
@@ -172,13 +111,14 @@ func (w *world) snapshot() error {
 	if err != nil {
 		return err
 	}
-	s, err := w.save(id)
+	s, err := w.save()
 	if err != nil {
 		return err
 	}
+	s.id = id
 	w.last++
 	w.checkpoints[w.last] = s
-	return w.compareTo(s.capture)
+	return nil
 }
 
 func (w *world) rollback(o ops.Op) error {
@@ -193,8 +133,8 @@ func (w *world) rollback(o ops.Op) error {
 }
 
 // rollbackTo rolls both sides back and proves that the subject did.
-func (w *world) rollbackTo(target *savedState, discard bool) error {
-	before, err := w.save("")
+func (w *world) rollbackTo(target *moment, discard bool) error {
+	before, err := w.save()
 	if err != nil {
 		return err
 	}
@@ -205,18 +145,17 @@ func (w *world) rollbackTo(target *savedState, discard bool) error {
 		return fmt.Errorf("rollback with discard %v gave the undo checkpoint %q", discard, before.id)
 	}
 	if discard {
-		if err := errors.Join(w.discard(before), w.syncActive()); err != nil {
+		if err := w.syncActive(); err != nil {
 			return err
 		}
 		return w.arrived(target)
 	}
-	err = w.discard(w.undo)
 	w.undo = before
-	return errors.Join(err, w.arrived(target))
+	return w.arrived(target)
 }
 
 // arrived proves that the subject is at s in every respect, and brings the model there.
-func (w *world) arrived(s *savedState) error {
+func (w *world) arrived(s *moment) error {
 	now, err := w.capture()
 	if err != nil {
 		return err
@@ -224,26 +163,17 @@ func (w *world) arrived(s *savedState) error {
 	if diff := (treestate.Compare{Holes: true, Nlink: true}).Diff(s.capture, now); len(diff) > 0 {
 		return fmt.Errorf("what was rolled back to is not what was there:\n\t%s", strings.Join(diff, "\n\t"))
 	}
-	if err := w.model.Close(); err != nil {
+	if err := w.become(s.model); err != nil {
 		return err
 	}
-	if err := treestate.Remove(w.live()); err != nil {
-		return err
-	}
-	if err := treestate.Copy(s.copy, w.live()); err != nil {
-		return err
-	}
-	if err := w.openModel(); err != nil {
-		return err
-	}
-	return w.compareTo(now)
+	return w.model.compare(now)
 }
 
 func (w *world) undoLast() error {
 	if err := w.closeHandles(); err != nil || w.undo == nil {
 		return err
 	}
-	before, err := w.save("")
+	before, err := w.save()
 	if err != nil {
 		return err
 	}
@@ -252,7 +182,7 @@ func (w *world) undoLast() error {
 		return fmt.Errorf("undo: %w", err)
 	}
 	w.undo = before
-	return errors.Join(w.arrived(target), w.discard(target))
+	return w.arrived(target)
 }
 
 // staleWrites keeps the subject's handles over a rollback and writes through them. That may change the live tree, but
@@ -269,7 +199,7 @@ func (w *world) staleWrites(o ops.Op) error {
 			return err
 		}
 	}
-	if err := w.CloseHandles(); err != nil {
+	if err := w.model.CloseHandles(); err != nil {
 		return err
 	}
 	if err := w.rollbackTo(target, false); err != nil {
@@ -282,7 +212,6 @@ func (w *world) staleWrites(o ops.Op) error {
 		_ = w.sub.Apply(ops.Op{Kind: ops.HTruncate, Handle: h, Len: 40})
 		_ = w.sub.Apply(ops.Op{Kind: ops.HAppend, Handle: h, Len: 100, Seed: seed})
 	}
-	w.mapped = map[int]bool{}
 	if err := w.sub.CloseHandles(); err != nil {
 		return err
 	}
@@ -290,7 +219,7 @@ func (w *world) staleWrites(o ops.Op) error {
 }
 
 // afterStaleWrites goes back once more: what was written has no counterpart in the model.
-func (w *world) afterStaleWrites(target *savedState, undo bool) error {
+func (w *world) afterStaleWrites(target *moment, undo bool) error {
 	if undo {
 		target = w.undo
 	}
@@ -298,8 +227,8 @@ func (w *world) afterStaleWrites(target *savedState, undo bool) error {
 	if err != nil {
 		return err
 	}
-	before := &savedState{capture: now, copy: w.nextCopy()}
-	if err := treestate.Copy(w.workspace(), before.copy); err != nil {
+	before := &moment{capture: now}
+	if before.model, err = treestate.Capture(w.workspace(), treestate.Options{Contents: &w.past.contents}); err != nil {
 		return err
 	}
 	if undo {
@@ -313,9 +242,8 @@ func (w *world) afterStaleWrites(target *savedState, undo bool) error {
 	if err := w.arrived(target); err != nil {
 		return fmt.Errorf("after writes through handles from before the rollback: %w", err)
 	}
-	err = w.discard(w.undo)
 	w.undo = before
-	return err
+	return nil
 }
 
 // forget drops or promotes a checkpoint: the others stay.
@@ -337,7 +265,7 @@ func (w *world) forget(o ops.Op) error {
 	if _, err := w.sub.Rollback(s.id, false); err == nil {
 		return errors.New("a checkpoint that is not active was rolled back to")
 	}
-	return errors.Join(w.discard(s), w.allActive(), w.compare())
+	return errors.Join(w.allActive(), w.compare())
 }
 
 // allActive proves that every checkpoint that should be active is.
@@ -363,19 +291,16 @@ func (w *world) syncActive() error {
 	for n, s := range w.checkpoints {
 		if !slices.Contains(active, s.id) {
 			delete(w.checkpoints, n)
-			err = errors.Join(err, w.discard(s))
 		}
 	}
 	if w.undo != nil && !slices.Contains(active, w.undo.id) {
-		err = errors.Join(err, w.discard(w.undo))
 		w.undo = nil
 	}
-	return err
+	return nil
 }
 
 func (w *world) closeHandles() error {
-	w.mapped = map[int]bool{}
-	return errors.Join(w.CloseHandles(), w.sub.CloseHandles())
+	return errors.Join(w.model.CloseHandles(), w.sub.CloseHandles())
 }
 
 func (w *world) restart() error {
@@ -405,69 +330,13 @@ func (w *world) compare() error {
 	if err != nil {
 		return err
 	}
-	return w.compareTo(now)
-}
-
-// compareTo proves that a capture of the subject is what the model is now.
-func (w *world) compareTo(now treestate.State) error {
-	model, err := treestate.Capture(w.live(), treestate.Options{})
-	if err != nil {
-		return err
-	}
-	// Holes can't be compared: XFS allocates ahead, in files of the same history not by the same amount.
-	c := treestate.Compare{Mtime: sameKindOfMtime, Nlink: true}
-	if diff := c.Diff(model, now); len(diff) > 0 {
-		return fmt.Errorf("the live tree is not what the same operations make of a plain directory:\n\t%s", strings.Join(diff, "\n\t"))
-	}
-	return nil
-}
-
-// sameKindOfMtime compares mtimes that operations set. Those that came about are different on both sides.
-func sameKindOfMtime(a, b treestate.Entry) bool {
-	if a.Mtime < ops.ExplicitEnd || b.Mtime < ops.ExplicitEnd {
-		return a.Mtime == b.Mtime
-	}
-	return true
+	return w.model.compare(now)
 }
 
 // view lists what exists, for a generator.
 func (w *world) view() (ops.View, error) {
-	v, err := viewOf(w.live())
-	if err != nil {
-		return v, err
-	}
-	v.CanUndo, v.Handles = w.undo != nil, w.Handles()
-	slices.Sort(v.Handles)
-	for _, h := range v.Handles {
-		if w.mapped[h] {
-			v.Mapped = append(v.Mapped, h)
-		}
-	}
-	for n := range w.checkpoints {
-		v.Checkpoints = append(v.Checkpoints, n)
-	}
-	slices.Sort(v.Checkpoints)
-	return v, nil
-}
-
-// viewOf lists what exists below dir.
-func viewOf(dir string) (ops.View, error) {
-	var v ops.View
-	s, err := treestate.Capture(dir, treestate.Options{NoHash: true})
-	if err != nil {
-		return v, err
-	}
-	for _, p := range s.Paths() {
-		e := s[p]
-		switch {
-		case p == ".":
-		case e.IsDir():
-			v.Dirs = append(v.Dirs, p)
-		case e.IsRegular():
-			v.Files = append(v.Files, p)
-		default:
-			v.Others = append(v.Others, p)
-		}
-	}
-	return v, nil
+	v, err := w.model.view()
+	v.CanUndo = w.undo != nil
+	v.Checkpoints = slices.Sorted(maps.Keys(w.checkpoints))
+	return v, err
 }

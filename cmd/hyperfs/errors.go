@@ -14,7 +14,7 @@ import (
 )
 
 const exitCodeText = "Exit codes: 0 fine, 1 other failure, 2 wrong usage, 3 conflict, 4 integrity, 5 not found, 6 busy, 7 capacity, 8 timeout,\n" +
-	"9 ignored path refused. run and exec pass on the command's own code."
+	"9 ignored path refused. run, exec and attempt pass on the command's own code."
 
 // exitCodes maps the codes of errors to those of the process. What is not in it is 1.
 var exitCodes = map[control.Code]int{

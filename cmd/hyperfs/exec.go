@@ -54,7 +54,11 @@ func execAction(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	cmd, err := x.command(c)
+	branch, err := given(c, "branch")
+	if err != nil {
+		return err
+	}
+	cmd, err := x.command(c, branch)
 	if err != nil {
 		return err
 	}
@@ -108,8 +112,8 @@ func askExec(c *cli.Context, p place) (x execPlace, err error) {
 	return x, nil
 }
 
-// command makes the command of the flags.
-func (x execPlace) command(c *cli.Context) (cmd session.Command, err error) {
+// command makes the command of the flags, which is to find a branch at the workspace's path, or what is there for us if that is "".
+func (x execPlace) command(c *cli.Context, branch string) (cmd session.Command, err error) {
 	cmd = session.Command{
 		Args: c.Args().Slice(), Workspace: x.mountpoint, Env: c.StringSlice("env"), Timeout: new(c.Duration("timeout")),
 		Network: session.Network(c.String("network")), AcceptFailure: true,
@@ -121,17 +125,17 @@ func (x execPlace) command(c *cli.Context) (cmd session.Command, err error) {
 	if flagAnywhere(c, "json") {
 		cmd.Stdout = c.App.ErrWriter
 	}
-	if c.IsSet("branch") {
+	if branch != "" {
 		cmd.Workspace = x.status.Workspace
-		if cmd.Source, err = x.branch(c.String("branch")); err != nil {
+		if cmd.Source, err = x.branch(branch); err != nil {
 			return cmd, err
 		}
-		tellBranch(&cmd, c.String("branch"))
+		tellBranch(&cmd, branch)
 	} else {
 		name, _ := boundBranch(cmd.Workspace) // we may run in a branch ourselves
 		tellBranch(&cmd, name)
 	}
-	if cmd.Dir, err = x.startIn(c, cmd.Workspace); err != nil {
+	if cmd.Dir, err = x.startIn(c, cmd.Workspace, branch); err != nil {
 		return cmd, err
 	}
 	switch {
@@ -188,8 +192,8 @@ func (x execPlace) branchDir(name string) string {
 	return filepath.Join(x.shelf(), "branches", name)
 }
 
-// startIn gives the directory that we were called in, below root where that was in the workspace, and else root.
-func (x execPlace) startIn(c *cli.Context, root string) (string, error) {
+// startIn gives the directory that we were called in, below root where that was in the workspace or in the branch, and else root.
+func (x execPlace) startIn(c *cli.Context, root, branch string) (string, error) {
 	dir, err := base(c)
 	if err != nil {
 		return "", err
@@ -197,7 +201,7 @@ func (x execPlace) startIn(c *cli.Context, root string) (string, error) {
 	if dir, err = resolve(dir); err != nil {
 		return "", errs.Wrap(control.Path, "exec", dir, cause(err))
 	}
-	if rel, ok := below(x.branchDir(c.String("branch")), dir); ok {
+	if rel, ok := below(x.branchDir(branch), dir); ok {
 		return filepath.Join(root, rel), nil
 	}
 	if _, ok := below(x.shelf(), dir); ok {

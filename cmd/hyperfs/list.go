@@ -81,7 +81,7 @@ func printCheckpoints(c *cli.Context, list []checkpoint.Checkpoint, err error) e
 	return output(c, control.CheckpointsReply{Checkpoints: list}, func(out io.Writer) error {
 		return table(out, func(row func(...any)) {
 			for _, k := range list {
-				row(k.ID, clock(k.CreatedAt), k.Status, quote(k.Branch), tags(k), about(k))
+				row(k.ID, clock(k.CreatedAt), k.Status, "by "+k.CreatedBy, quote(k.Branch), tags(k), about(k))
 			}
 		})
 	})
@@ -133,9 +133,11 @@ func printCheckpoint(out io.Writer, r control.CheckpointReply) error {
 		optional("agent", quote(r.Agent))
 		optional("subagent", quote(r.Subagent))
 		optional("message", oneLine(r.Message))
+		optional("parent", r.Parent)
 		optional("rollback of", r.RollbackOf)
 		optional("git HEAD", r.GitHead)
 		row("tier", r.Tier)
+		row("dirty", r.Dirty)
 		optional("recoverable", r.Recoverable)
 		for _, k := range r.Lineage {
 			row("lineage", k.ID, k.Status, about(k))

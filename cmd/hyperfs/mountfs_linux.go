@@ -34,6 +34,7 @@ func openMountable(ctx context.Context, cfg overlay.Config) (closable, mounter, 
 			NoPassthrough: o.NoPassthrough,
 			Logger:        log,
 			Shelf:         w.Shelf(),
+			Echo:          !o.NoInotify,
 		})
 		if err != nil {
 			return nil, err
@@ -112,6 +113,7 @@ func (v fuseView) InUse() []control.Feature {
 	list := []control.Feature{
 		{Name: "protocol", On: true, Note: f.Protocol},
 		{Name: "passthrough", On: f.Passthrough, Note: f.PassthroughReason},
+		{Name: "inotify", On: f.Echo, Note: f.EchoReason},
 		{Name: "request size", On: true, Note: bytesText(int64(f.MaxWrite))},
 	}
 	for _, name := range f.Capabilities {

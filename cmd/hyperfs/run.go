@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -285,15 +286,23 @@ func (r *runner) show(d overlay.Diff) error {
 	if r.c.Bool("quiet") || flagAnywhere(r.c, "json") {
 		return nil
 	}
-	shown := d.Changes[:min(len(d.Changes), shownChanges)]
-	if err := printChanges(r.c.App.ErrWriter, shown); err != nil {
+	return showChanges(r.c.App.ErrWriter, d.Changes)
+}
+
+// showChanges prints the first changes.
+func showChanges(out io.Writer, changes []overlay.Change) error {
+	shown := changes[:min(len(changes), shownChanges)]
+	if err := printChanges(out, shown); err != nil {
 		return err
 	}
-	if more := len(d.Changes) - len(shown); more > 0 {
-		r.say(fmt.Sprintf("and %s (hyperfs diff shows all)", plural(more, "more change")))
+	if more := len(changes) - len(shown); more > 0 {
+		say(out, fmt.Sprintf("and %s (hyperfs diff shows all)", plural(more, "more change")))
 	}
 	return nil
 }
+
+// say tells the user something.
+func say(out io.Writer, text string) { fmt.Fprintln(out, "hyperfs: "+text) }
 
 // keeps decides whether the changes stay.
 func (r *runner) keeps(code int) bool {
@@ -335,7 +344,7 @@ func (r *runner) ask(code int) bool {
 // say tells the user something, unless told to be quiet.
 func (r *runner) say(text string) {
 	if !r.c.Bool("quiet") {
-		fmt.Fprintln(r.c.App.ErrWriter, "hyperfs: "+text)
+		say(r.c.App.ErrWriter, text)
 	}
 }
 

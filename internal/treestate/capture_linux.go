@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"sort"
 
@@ -113,20 +112,27 @@ func (c *capturer) name(fd int, name, path string) error {
 	}
 	e := entryOf(path, &st)
 	var err error
-	if e.Xattrs, err = c.xattrsAt(fd, name); err != nil {
-		return fail("list the xattrs of", path, err)
-	}
-	switch st.Mode & unix.S_IFMT {
-	case unix.S_IFREG:
-		err = c.content(fd, name, &e, &st)
-	case unix.S_IFLNK:
-		e.Target, err = readlinkat(fd, name)
+	if st.Mode&unix.S_IFMT == unix.S_IFREG && (c.o.Holes || !c.o.NoHash) {
+		err = c.regular(fd, name, &e, &st)
+	} else {
+		err = c.unopened(fd, name, &e)
 	}
 	if err != nil {
 		return fail("read", path, err)
 	}
 	c.add(e, &st)
 	return nil
+}
+
+// unopened fills in what can be told without opening.
+func (c *capturer) unopened(dirfd int, name string, e *Entry) (err error) {
+	if e.IsSymlink() {
+		if e.Target, err = readlinkat(dirfd, name); err != nil {
+			return err
+		}
+	}
+	e.Xattrs, err = c.xattrsAt(dirfd, name)
+	return err
 }
 
 // subdir captures a directory that may turn out to be unreadable or closed to us.
@@ -148,18 +154,20 @@ func (c *capturer) subdir(fd int, name, path string, st *unix.Stat_t) error {
 	return nil
 }
 
-// content fills in the checksum of a regular file, and its extents if they are wanted.
-func (c *capturer) content(dirfd int, name string, e *Entry, st *unix.Stat_t) error {
+// regular fills in the xattrs of a regular file, its checksum and, if they are wanted, its extents.
+func (c *capturer) regular(dirfd int, name string, e *Entry, st *unix.Stat_t) error {
 	fd, err := openat(dirfd, name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK)
 	if errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM) {
 		e.Unreadable = err.Error()
-		return nil
+		return c.unopened(dirfd, name, e)
 	}
 	if err != nil {
 		return err
 	}
-	f := os.NewFile(uintptr(fd), name)
-	defer f.Close()
+	defer unix.Close(fd)
+	if e.Xattrs, err = c.xattrsOf(fd); err != nil {
+		return err
+	}
 	if c.o.Holes {
 		e.Allocated = st.Blocks * 512
 		if e.Data, err = dataExtents(fd, e.Size); err != nil {
@@ -169,20 +177,33 @@ func (c *capturer) content(dirfd int, name string, e *Entry, st *unix.Stat_t) er
 	if c.o.NoHash {
 		return nil
 	}
-	h := sha256.New()
-	n, err := io.CopyBuffer(h, onlyReader{f}, c.buf)
-	if err != nil {
-		return err
-	}
-	if n != e.Size {
-		return fmt.Errorf("it has %d bytes, but stat says %d", n, e.Size)
-	}
-	h.Sum(e.Sum[:0])
-	return nil
+	return c.content(fd, e)
 }
 
-// onlyReader hides every method but Read, so that io.CopyBuffer uses the buffer it was given.
-type onlyReader struct{ io.Reader }
+// content fills in the checksum, and keeps what was read if that is wanted.
+func (c *capturer) content(fd int, e *Entry) error {
+	h := sha256.New()
+	off := int64(0)
+	for {
+		n, err := unix.Pread(fd, c.buf, off)
+		if err != nil {
+			return err
+		}
+		if n == 0 {
+			break
+		}
+		h.Write(c.buf[:n])
+		off += int64(n)
+	}
+	if off != e.Size {
+		return fmt.Errorf("it has %d bytes, but stat says %d", off, e.Size)
+	}
+	h.Sum(e.Sum[:0])
+	if c.o.Contents == nil {
+		return nil
+	}
+	return c.o.Contents.keep(e.Sum, fd, e.Size)
+}
 
 // dataExtents walks a file with SEEK_DATA and SEEK_HOLE.
 func dataExtents(fd int, size int64) ([]Extent, error) {
@@ -202,8 +223,7 @@ func dataExtents(fd int, size int64) ([]Extent, error) {
 		data = append(data, Extent{Off: start, Len: end - start})
 		off = end
 	}
-	_, err := unix.Seek(fd, 0, io.SeekStart)
-	return data, err
+	return data, nil
 }
 
 func entryOf(path string, st *unix.Stat_t) Entry {

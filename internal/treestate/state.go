@@ -53,6 +53,8 @@ type Options struct {
 	Holes    bool // find out where holes are: two more system calls for each extent
 	NoHash   bool // leave Sum zero: for trees whose content does not matter
 	KeepName bool // do not leave StoreName out
+
+	Contents *Contents // gets the contents of all regular files, where it is not nil; on Linux
 }
 
 // Paths gives every path of the state in order, the top's "." first.

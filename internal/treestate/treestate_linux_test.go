@@ -316,3 +316,33 @@ func asOrdinaryUser(fn func()) {
 	}()
 	<-done
 }
+
+func TestAStateIsMadeAgainFromKeptContents(t *testing.T) {
+	top := seed(t)
+	var kept Contents
+	s, err := Capture(top, Options{Contents: &kept})
+	must(t, err)
+	must(t, Remove(top))
+	again := filepath.Join(t.TempDir(), "again")
+	must(t, s.Make(again, kept.Fill))
+	if diff := (Compare{Nlink: true}).Diff(s, capture(t, again)); len(diff) > 0 {
+		t.Errorf("what was made is something else:\n\t%s", strings.Join(diff, "\n\t"))
+	}
+	var st unix.Stat_t
+	must(t, unix.Stat(filepath.Join(again, "sparse"), &st))
+	if st.Blocks*512 >= 1<<20 {
+		t.Errorf("the holes are filled: %d bytes are allocated", st.Blocks*512)
+	}
+
+	delete(s, "sparse")
+	all := kept.Size()
+	kept.KeepOnly(s)
+	if want := all - 4<<20 - 3; kept.Size() != want {
+		t.Errorf("%d bytes are kept, want %d", kept.Size(), want)
+	}
+	must(t, s.Make(filepath.Join(t.TempDir(), "third"), kept.Fill))
+	kept.KeepOnly()
+	if err := s.Make(filepath.Join(t.TempDir(), "none"), kept.Fill); err == nil {
+		t.Error("a tree was made of which no content is kept")
+	}
+}

@@ -22,9 +22,24 @@ func (c *capturer) xattrsAt(dirfd int, name string) (map[string]string, error) {
 	return c.xattrs(procPath(fd))
 }
 
-// xattrs gives all xattrs that the caller may see, or nil if there are none or the filesystem has none.
+// xattrs gives all xattrs that the caller may see of what a path leads to, or nil if there are none or the filesystem has none.
 func (c *capturer) xattrs(path string) (map[string]string, error) {
-	n, err := unix.Listxattr(path, c.buf)
+	return c.listXattrs(
+		func(buf []byte) (int, error) { return unix.Listxattr(path, buf) },
+		func(name string, buf []byte) (int, error) { return unix.Getxattr(path, name, buf) },
+	)
+}
+
+// xattrsOf is xattrs for an open file.
+func (c *capturer) xattrsOf(fd int) (map[string]string, error) {
+	return c.listXattrs(
+		func(buf []byte) (int, error) { return unix.Flistxattr(fd, buf) },
+		func(name string, buf []byte) (int, error) { return unix.Fgetxattr(fd, name, buf) },
+	)
+}
+
+func (c *capturer) listXattrs(list func(buf []byte) (int, error), get func(name string, buf []byte) (int, error)) (map[string]string, error) {
+	n, err := list(c.buf)
 	if errors.Is(err, unix.ENOTSUP) || (err == nil && n == 0) {
 		return nil, nil
 	}
@@ -34,7 +49,7 @@ func (c *capturer) xattrs(path string) (map[string]string, error) {
 	names := strings.Split(strings.TrimSuffix(string(c.buf[:n]), "\x00"), "\x00")
 	out := make(map[string]string, len(names))
 	for _, name := range names {
-		n, err := unix.Getxattr(path, name, c.buf)
+		n, err := get(name, c.buf)
 		if errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM) {
 			out[name] = "unreadable: " + err.Error()
 			continue

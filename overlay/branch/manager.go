@@ -43,6 +43,7 @@ type Config struct {
 	Sync    bool          // what a checkpoint holds reaches the disk before the checkpoint is made
 	NewNum  func() uint64 // numbers for inodes; see overlay.Inode
 	Reserve func() string // IDs of checkpoints
+	Session string        // what makes the checkpoints; see checkpoint.Checkpoint
 
 	Log  *slog.Logger  // nil means none
 	Idle time.Duration // after which a volume that nobody uses is let go of; 0 means DefaultIdle

@@ -182,7 +182,7 @@ func (m *Manager) undoCheckpoint(v *Volume, b *checkpoint.Branch, to target, o o
 	id = m.cfg.Reserve()
 	return id, append(changed, &checkpoint.BranchCheckpoint{BranchNum: b.Num, Layer: v.layer, Checkpoint: checkpoint.Checkpoint{
 		ID: id, Parent: b.Head, Branch: b.Name, Subagent: b.Subagent, Agent: b.Agent,
-		CreatedBy: createdByRollback, CreatedAt: now, UpdatedAt: now, Status: checkpoint.Active, Epoch: b.Epoch,
+		CreatedBy: createdByRollback, CreatedAt: now, UpdatedAt: now, Status: checkpoint.Active, Session: m.cfg.Session, Epoch: b.Epoch,
 		Message: cmp.Or(to.message, "before the rollback to "+to.id), RollbackOf: to.id,
 	}}), nil
 }
@@ -207,32 +207,49 @@ type forgets struct {
 	names   []nameOf
 	inodes  []*node
 	discard []uint64 // in the pool
+	effects []overlay.Effect
 	fates   []fate
 	moved   map[checkpoint.ID]checkpoint.ID // directories, each with the one that it is in
 }
 
+// nameOf is a name in a directory that somebody holds, and what it meant and means.
 type nameOf struct {
-	dir  *node
-	name string
+	dir     *node
+	name    string
+	was, is checkpoint.LayerSlot
 }
 
-// tell has the kernel forget. The caller holds no lock but admin's.
+// tell has the kernel forget, and tells those who watch files. The caller holds no lock but admin's.
 func (v *Volume) tell(f *forgets) {
-	t := v.m.notify()
-	for _, n := range f.names {
-		if t != nil {
-			t.InvalEntry(n.dir, n.name)
-		}
-		v.unpin(n.dir)
+	switch t := v.m.notify().(type) {
+	case nil:
+	case overlay.Teller:
+		gone := f.gone()
+		t.Tell(f.effects, func() {
+			f.forgetAll(t, func(n nameOf) {
+				if was := gone[n.was.ID]; was != nil {
+					t.Removed(n.dir, n.name, was)
+				} else {
+					t.InvalEntry(n.dir, n.name)
+				}
+			})
+		})
+	default:
+		f.forgetAll(t, func(n nameOf) { t.InvalEntry(n.dir, n.name) })
 	}
-	for _, n := range f.inodes {
-		if t != nil {
-			t.InvalInode(n)
-		}
-		v.unpin(n)
-	}
+	v.unpinAll(f)
 	for _, num := range f.discard {
 		v.m.discard(num)
+	}
+}
+
+// forgetAll has the kernel forget: the names as forget does it.
+func (f *forgets) forgetAll(t overlay.Notifier, forget func(nameOf)) {
+	for _, n := range f.names {
+		forget(n)
+	}
+	for _, n := range f.inodes {
+		t.InvalInode(n)
 	}
 }
 
@@ -320,6 +337,7 @@ func (v *Volume) replaceState(next *state, f *forgets) {
 	}
 	v.st = next
 	v.place(f.moved)
+	v.findEffects(f, was)
 	was.base.Close()
 }
 
@@ -398,6 +416,9 @@ func (v *Volume) unpinAll(f *forgets) {
 	for _, n := range f.names {
 		v.unpin(n.dir)
 	}
+	for _, n := range f.inodes {
+		v.unpin(n)
+	}
 }
 
 func (v *Volume) changedName(f *forgets, next *state, slot checkpoint.Slot, res *overlay.RollbackResult) error {
@@ -422,7 +443,7 @@ func (v *Volume) changedName(f *forgets, next *state, slot checkpoint.Slot, res 
 	defer v.nodesMu.Unlock()
 	if dir := v.nodes[slot.Dir]; dir != nil {
 		dir.pins++
-		f.names = append(f.names, nameOf{dir, slot.Name})
+		f.names = append(f.names, nameOf{dir, slot.Name, a, b})
 	}
 	return nil
 }

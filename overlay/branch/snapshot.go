@@ -98,7 +98,7 @@ func (m *Manager) newCheckpoint(name string, o overlay.SnapshotOptions) (checkpo
 	return checkpoint.BranchCheckpoint{BranchNum: b.Num, Checkpoint: checkpoint.Checkpoint{
 		ID: o.ID, Parent: o.Parent, Branch: name, Subagent: cmp.Or(o.Subagent, b.Subagent), Agent: cmp.Or(o.Agent, b.Agent),
 		CreatedBy: cmp.Or(o.CreatedBy, "snapshot"), CreatedAt: now, UpdatedAt: now, Message: o.Message,
-		Status: checkpoint.Active, Epoch: b.Epoch,
+		Status: checkpoint.Active, Session: m.cfg.Session, Epoch: b.Epoch,
 	}}, nil
 }
 

@@ -23,6 +23,7 @@ type Workspace struct {
 	*overlay.Workspace // main
 	branches           *Manager
 	dir                *os.File
+	noJournals         bool // see overlay.Config
 
 	merging sync.Mutex // one merge at a time; before all other locks
 
@@ -36,7 +37,7 @@ func Open(cfg overlay.Config) (*Workspace, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &Workspace{Workspace: w}
+	f := &Workspace{Workspace: w, noJournals: cfg.NoJournals}
 	if err := f.open(cfg); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
@@ -51,7 +52,7 @@ func (f *Workspace) open(cfg overlay.Config) (err error) {
 	f.branches, err = New(Config{
 		Store: w.Store(), Dir: f.dir,
 		State: w.OpenState, Checkpoint: w.Find, Pin: f.pin, Unpinned: f.unpin,
-		NewNum: w.Tree().NewNum, Reserve: w.Reserve, Log: cfg.Logger, Sync: cfg.Sync,
+		NewNum: w.Tree().NewNum, Reserve: w.Reserve, Session: w.Session(), Log: cfg.Logger, Sync: cfg.Sync,
 	})
 	if err != nil {
 		return err

@@ -104,8 +104,20 @@ func (w *Workspace) Drop(ctx context.Context, id string) error {
 		return err
 	}
 	defer leave()
+	if w.damaged[id] != nil {
+		return w.forgetDamaged(id)
+	}
 	_, err = w.retire(id, "drop", checkpoint.Disposed)
 	return err
+}
+
+// forgetDamaged removes the record of a checkpoint that can't be read. What it had is left to GC. The caller has entered.
+func (w *Workspace) forgetDamaged(id string) error {
+	if err := w.store.Update(func(tx *checkpoint.Tx) error { return tx.DeleteCheckpoint(id) }); err != nil {
+		return errs.Ensure("drop", id, err)
+	}
+	delete(w.damaged, id)
+	return nil
 }
 
 // Promote accepts the live state: the checkpoint's backups are freed, its record stays. With a writer, what changed

@@ -27,17 +27,18 @@ type history struct {
 	checkpoints map[string]checkpoint.Checkpoint
 	seq         uint64
 	head        string // the checkpoint that the live state comes from
+	session     string // name of this run
 }
 
 func isActive(c *checkpoint.Checkpoint) bool   { return c.Status == checkpoint.Active }
 func isInactive(c *checkpoint.Checkpoint) bool { return !isActive(c) }
 
 // load takes over what the store has.
-func (h *history) load(all []checkpoint.Checkpoint, head string) {
+func (h *history) load(all []checkpoint.Checkpoint, head, session string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.checkpoints = map[string]checkpoint.Checkpoint{}
-	h.head = head
+	h.head, h.session = head, session
 	for _, c := range all {
 		h.checkpoints[c.ID] = c
 		h.seq = max(h.seq, c.Seq)
@@ -88,11 +89,14 @@ func (h *history) get(id string) (checkpoint.Checkpoint, bool) {
 	return c, ok
 }
 
-// newest gives the checkpoint that the live state comes from, and where that is not active any more the newest one that
-// is.
+// newest gives the checkpoint that the live state comes from, and where that is not active any more the nearest before it that is. Where there is
+// none, it is the newest one of all.
 func (h *history) newest() (checkpoint.Checkpoint, bool) {
-	if c, ok := h.get(h.current()); ok && isActive(&c) {
-		return c, true
+	line := h.lineage(h.current())
+	for _, c := range slices.Backward(line) {
+		if isActive(&c) && c.CreatedBy != createdByRollback {
+			return c, true
+		}
 	}
 	return last(h.list(func(c *checkpoint.Checkpoint) bool { return isActive(c) && c.CreatedBy != createdByRollback }))
 }
@@ -139,7 +143,7 @@ func (h *history) fresh(o overlay.SnapshotOptions, max int) (checkpoint.Checkpoi
 	return checkpoint.Checkpoint{
 		ID: o.ID, Parent: o.Parent, Branch: cmp.Or(o.Branch, "main"), Subagent: o.Subagent, Agent: o.Agent,
 		CreatedBy: cmp.Or(o.CreatedBy, "snapshot"), CreatedAt: now, UpdatedAt: now, Message: o.Message,
-		Status: checkpoint.Active, Seq: h.seq + 1, Epoch: checkpoint.Epoch(h.seq + 1),
+		Status: checkpoint.Active, Session: h.session, Seq: h.seq + 1, Epoch: checkpoint.Epoch(h.seq + 1),
 	}, nil
 }
 

@@ -18,7 +18,7 @@ type intent struct {
 	Drop   bool   `json:"drop"` // keep no undo checkpoint
 }
 
-// Rollback makes the workspace what it was at a checkpoint; with an empty ID, at the newest one that is no undo checkpoint.
+// Rollback makes the workspace what it was at a checkpoint; with an empty ID, at the one that its state comes from.
 // Everything is verified before anything is touched. What was there before can be had back with Undo. Errors: NOT_FOUND,
 // ROLLBACK for a checkpoint that is not active or where another program changes the tree meanwhile, INTEGRITY for a backup that
 // is missing or corrupt.
@@ -58,6 +58,9 @@ func (w *Workspace) target(op, id string) (checkpoint.Checkpoint, error) {
 			return c, errs.New(errs.NotFound, op, "", "there is no checkpoint").WithHint("make one with `hyperfs snapshot`")
 		}
 		return c, nil
+	}
+	if err := w.damage(op, id); err != nil {
+		return checkpoint.Checkpoint{}, err
 	}
 	c, ok := w.history.get(id)
 	if !ok {
@@ -124,7 +127,7 @@ func (w *Workspace) undoCheckpoint(target checkpoint.Checkpoint) checkpoint.Chec
 	seq := w.history.nextSeq()
 	return checkpoint.Checkpoint{
 		ID: newID(), Parent: w.history.current(), Branch: target.Branch, Subagent: target.Subagent, Agent: target.Agent,
-		CreatedBy: createdByRollback, CreatedAt: now, UpdatedAt: now, Status: checkpoint.Active,
+		CreatedBy: createdByRollback, CreatedAt: now, UpdatedAt: now, Status: checkpoint.Active, Session: w.session,
 		Message: "before the rollback to " + target.ID, RollbackOf: target.ID, Seq: seq, Epoch: checkpoint.Epoch(seq),
 	}
 }
@@ -275,7 +278,7 @@ func (w *Workspace) foundCheckpoint(in intent) checkpoint.Checkpoint {
 	now := time.Now()
 	seq := w.history.nextSeq()
 	return checkpoint.Checkpoint{
-		ID: newID(), Parent: in.Undo, Branch: "main", CreatedBy: "unknown", CreatedAt: now, UpdatedAt: now, Status: checkpoint.Active,
+		ID: newID(), Parent: in.Undo, Branch: "main", CreatedBy: "unknown", CreatedAt: now, UpdatedAt: now, Status: checkpoint.Active, Session: w.session,
 		Message: "what was there when the rollback to " + in.Target + " was finished", Tier: string(w.backups.Kind()),
 		Seq: seq, Epoch: checkpoint.Epoch(seq),
 	}

@@ -12,7 +12,7 @@ import (
 // Status gives one screen of state. It scans nothing.
 func (w *Workspace) Status() overlay.Status {
 	s := overlay.Status{
-		Workspace: w.root, Store: w.storeAt, Tier: string(w.backups.Kind()),
+		Workspace: w.root, Store: w.storeAt, Session: w.session, Tier: string(w.backups.Kind()),
 		Backend: checkpoint.BackendScan, Scan: w.lastScan.Load(), Checkpoints: len(w.history.list(isActive)),
 	}
 	if u, ok := w.history.undoPoint(); ok {

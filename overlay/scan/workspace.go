@@ -23,6 +23,7 @@ import (
 // Workspace is an open workspace: a directory, and the checkpoints in its store. Its methods may be called concurrently.
 type Workspace struct {
 	cfg      overlay.Config
+	session  string // name of this run
 	root     string // absolute, symlinks resolved
 	storeAt  string // absolute
 	log      *slog.Logger
@@ -36,6 +37,7 @@ type Workspace struct {
 	backups  *backups
 	events   feed.Feed[overlay.Event]
 	history  history
+	damaged  map[string]error // checkpoints whose record can't be read; guarded by admin
 	lastScan atomic.Pointer[overlay.ScanStatus]
 
 	admin  sync.Mutex // see doc.go; guards closed and pending
@@ -63,7 +65,7 @@ const (
 // workspace is no directory, BUSY where another process works on it, UNSUPPORTED where the store was made by a mount or
 // has another format.
 func Open(cfg overlay.Config) (*Workspace, error) {
-	w := &Workspace{cfg: cfg, log: cfg.Logger}
+	w := &Workspace{cfg: cfg, session: overlay.NewSession(), log: cfg.Logger, damaged: map[string]error{}}
 	if w.log == nil {
 		w.log = slog.New(slog.DiscardHandler)
 	}
@@ -115,7 +117,10 @@ func (w *Workspace) open(opened *closers) error {
 	if err := w.settle(context.Background()); err != nil {
 		w.log.Error("a rollback that was cut short can't be finished yet", "err", err) // whoever needs it finished is told
 	}
-	return nil
+	if w.pending != nil {
+		return nil // that rollback may need them
+	}
+	return w.endVolatile()
 }
 
 func (w *Workspace) openRoot() error {
@@ -247,10 +252,11 @@ func (w *Workspace) now() (int64, error) {
 // load reads what an earlier process left.
 func (w *Workspace) load() error {
 	var all []checkpoint.Checkpoint
+	var damaged []checkpoint.Damaged
 	var head, in []byte
 	var next uint64
 	err := w.store.View(func(tx *checkpoint.Tx) (err error) {
-		if all, err = tx.Checkpoints(); err != nil {
+		if all, damaged, err = tx.Checkpoints(); err != nil {
 			return err
 		}
 		if next, err = tx.Number(metaBackups); err != nil {
@@ -265,7 +271,11 @@ func (w *Workspace) load() error {
 	if err != nil {
 		return err
 	}
-	w.history.load(all, string(head))
+	for _, d := range damaged {
+		w.damaged[d.ID] = d.Err
+		w.log.Error("the record of a checkpoint is damaged", "checkpoint", d.ID, "err", d.Err)
+	}
+	w.history.load(all, string(head), w.session)
 	w.backups.next.Store(next)
 	if in != nil {
 		w.pending = new(intent)
@@ -284,6 +294,9 @@ func (w *Workspace) Close() error {
 		return nil
 	}
 	w.closed = true
+	if err := w.closeVolatile(); err != nil {
+		w.log.Error("the checkpoints that end with this session can't be disposed; the next start does it", "err", err)
+	}
 	w.events.Close()
 	w.top.close()
 	return errors.Join(w.store.Close(), w.backups.Close(), w.clock.Close())
@@ -330,8 +343,11 @@ func (w *Workspace) StorePath() string { return w.storeAt }
 // that function, or when the workspace is closed. A subscriber who does not read loses events.
 func (w *Workspace) Subscribe() (<-chan overlay.Event, func()) { return w.events.Subscribe() }
 
+// Announce tells all subscribers of a change of state. It never blocks.
+func (w *Workspace) Announce(ev overlay.Event) { w.events.Send(ev) }
+
 func (w *Workspace) send(kind, id string, data any) {
-	w.events.Send(overlay.Event{Type: kind, Time: time.Now(), Checkpoint: id, Data: data})
+	w.Announce(overlay.Event{Type: kind, Time: time.Now(), Checkpoint: id, Data: data})
 }
 
 // readSmall reads the beginning of a file of the workspace, "" where that cannot be.

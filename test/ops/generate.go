@@ -1,6 +1,7 @@
 package ops
 
 import (
+	"cmp"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -33,11 +34,13 @@ type Generator struct {
 	NoStaleWrites bool // no writes through handles from before a rollback
 	NoShift       bool // no fallocate that shifts what follows: the kernel's FUSE has neither collapse nor insert
 	NoMoves       bool // nothing old gets another name or place
+	FewLarge      bool // most of what is long or far into a file becomes a tenth of that
+	Entries       int  // the size of a tree beyond which it rather removes than creates; 0 means MaxEntries
 	nextHandle    int
 	nextTmp       int
 }
 
-// MaxEntries is the size of a tree beyond which a Generator rather removes than creates.
+// MaxEntries is Generator.Entries where that is 0.
 const MaxEntries = 60
 
 // MaxHandles is how many handles a Generator opens at a time.
@@ -88,7 +91,7 @@ func (o *Op) leaveToOwner() {
 }
 
 func (g *Generator) kind(c Chooser, v View) Kind {
-	if len(v.Dirs)+len(v.Files)+len(v.Others) > MaxEntries && c.Intn("shrink", 2) == 0 {
+	if len(v.Dirs)+len(v.Files)+len(v.Others) > cmp.Or(g.Entries, MaxEntries) && c.Intn("shrink", 2) == 0 {
 		return RemoveAll
 	}
 	total := 0
@@ -167,22 +170,31 @@ func (g *Generator) content(c Chooser, v View, o Op) (Op, bool) {
 		return o, g.data(c, &o)
 	case CopyRange:
 		o.To = Bytes(g.file(c, v))
-		o.Off, o.Len = pick(c, "off", offsets), 1+pick(c, "len", lengths)
+		o.Off, o.Len = g.number(c, "off", offsets), 1+g.number(c, "len", lengths)
 		return o, file != "" && o.To != o.Path
 	case Truncate:
-		o.Len = pick(c, "size", lengths)
+		o.Len = g.number(c, "size", lengths)
 	case Fallocate:
 		g.allocate(c, &o)
 	default:
 		g.data(c, &o)
-		o.Off = pick(c, "off", offsets)
+		o.Off = g.number(c, "off", offsets)
 	}
 	return o, o.Path != ""
 }
 
+// number chooses one of the bytes or offsets.
+func (g *Generator) number(c Chooser, label string, from []int64) int64 {
+	n := pick(c, label, from)
+	if g.FewLarge && n > 10*4096 && c.Intn("large", 8) > 0 {
+		n /= 10
+	}
+	return n
+}
+
 // data chooses how much to write; it gives true, for callers in a hurry.
 func (g *Generator) data(c Chooser, o *Op) bool {
-	o.Len, o.Seed = pick(c, "len", lengths), uint64(c.Intn("seed", 1<<16))
+	o.Len, o.Seed = g.number(c, "len", lengths), uint64(c.Intn("seed", 1<<16))
 	if g.Simple && composite[o.Kind] {
 		o.Len = min(o.Len, 4096)
 	}
@@ -197,7 +209,7 @@ func (g *Generator) allocate(c Chooser, o *Op) {
 		modes = append(modes, unix.FALLOC_FL_COLLAPSE_RANGE, unix.FALLOC_FL_INSERT_RANGE)
 	}
 	o.Flags = pick(c, "fallocate", modes)
-	o.Off, o.Len = pick(c, "off", offsets)&^4095, 1+pick(c, "len", lengths)|4095
+	o.Off, o.Len = g.number(c, "off", offsets)&^4095, 1+g.number(c, "len", lengths)|4095
 }
 
 // handle makes operations on open files.
@@ -218,7 +230,7 @@ func (g *Generator) handle(c Chooser, v View, o Op) (Op, bool) {
 	o.Handle = from[c.Intn("handle", len(from))]
 	switch o.Kind {
 	case HTruncate:
-		o.Len = pick(c, "size", lengths)
+		o.Len = g.number(c, "size", lengths)
 	case HFallocate:
 		g.allocate(c, &o)
 	case HMap:
@@ -226,7 +238,7 @@ func (g *Generator) handle(c Chooser, v View, o Op) (Op, bool) {
 	case HMapWrite:
 		o.Off, o.Len, o.Seed = pick(c, "off", offsets)%16384, 1+int64(c.Intn("len", 5000)), uint64(c.Intn("seed", 1<<16))
 	case HWrite, HAppend:
-		o.Off = pick(c, "off", offsets)
+		o.Off = g.number(c, "off", offsets)
 		g.data(c, &o)
 	}
 	return o, true

@@ -1,9 +1,6 @@
 package treefs
 
 import (
-	"path/filepath"
-	"slices"
-
 	"github.com/hyperfs/hyperfs/internal/treestate"
 	"github.com/hyperfs/hyperfs/overlay"
 	"golang.org/x/sys/unix"
@@ -16,38 +13,12 @@ func (f *FS) Copy(dst string) (treestate.State, error) {
 		return nil, err
 	}
 	defer f.begin()()
-	paths := s.Paths()
-	for _, p := range paths { // parents first
-		if err := f.copyOne(dst, s[p]); err != nil {
-			return nil, err
-		}
-	}
-	slices.Reverse(paths)
-	for _, p := range paths { // a directory's mtime comes last
-		if err := dress(filepath.Join(dst, p), s[p]); err != nil {
-			return nil, err
-		}
-	}
-	return s, nil
+	return s, s.Make(dst, f.fill)
 }
 
-func (f *FS) copyOne(dst string, e treestate.Entry) error {
-	to := filepath.Join(dst, e.Path)
-	switch {
-	case e.IsDir():
-		return unix.Mkdir(to, 0o700)
-	case e.First != e.Path:
-		return unix.Link(filepath.Join(dst, e.First), to)
-	case e.IsSymlink():
-		return unix.Symlink(e.Target, to)
-	case e.IsRegular():
-		return f.copyContent(to, e.Path)
-	}
-	return unix.Mknod(to, e.Mode&unix.S_IFMT|0o600, int(e.Rdev))
-}
-
-func (f *FS) copyContent(to, path string) error {
-	n, err := f.node(path)
+// fill copies a content.
+func (f *FS) fill(e treestate.Entry, fd int) error {
+	n, err := f.node(e.Path)
 	if err != nil {
 		return err
 	}
@@ -56,11 +27,6 @@ func (f *FS) copyContent(to, path string) error {
 		return err
 	}
 	defer h.Release()
-	fd, err := unix.Open(to, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o600)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(fd)
 	return copyAll(fd, h)
 }
 
@@ -76,23 +42,4 @@ func copyAll(fd int, h overlay.File) error {
 		}
 		off += int64(k)
 	}
-}
-
-// dress gives a copy its attributes, in an order in which none undoes another.
-func dress(path string, e treestate.Entry) error {
-	if err := unix.Lchown(path, int(e.UID), int(e.GID)); err != nil {
-		return err
-	}
-	if !e.IsSymlink() {
-		if err := unix.Chmod(path, e.Mode&0o7777); err != nil {
-			return err
-		}
-	}
-	for name, value := range e.Xattrs {
-		if err := unix.Lsetxattr(path, name, []byte(value), 0); err != nil {
-			return err
-		}
-	}
-	ts := unix.NsecToTimespec(e.Mtime)
-	return unix.UtimesNanoAt(unix.AT_FDCWD, path, []unix.Timespec{ts, ts}, unix.AT_SYMLINK_NOFOLLOW)
 }

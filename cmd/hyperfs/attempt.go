@@ -1,0 +1,156 @@
+package main
+
+import (
+	"context"
+	"os"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/hyperfs/hyperfs/control"
+	"github.com/hyperfs/hyperfs/overlay"
+	"github.com/hyperfs/hyperfs/session"
+	"github.com/hyperfs/hyperfs/session/attempt"
+)
+
+func attemptCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "attempt",
+		Usage: "run a command in the mounted workspace, and roll back what it did if it fails",
+		UsageText: "hyperfs attempt [--parent ID] [--branch B] [--subagent S] [--agent A] [-m MSG] [--keep-on-failure] [--no-reconcile]\n" +
+			"                   [--timeout D] [--env K=V]… -- CMD ARG…",
+		Description: example("A checkpoint is made first. If CMD ends with 0, what it changed is shown and kept; else, or when its time is over, all is rolled back.\n"+
+			"All processes that CMD has started end with it, as of exec. In main, and in each branch, there is one attempt at a time: others\n"+
+			"fail at once. With --json the document comes on stdout, and CMD's own output on stderr.",
+			"hyperfs attempt -- npm install left-pad",
+			"hyperfs attempt --agent planner --branch fix-1 --timeout 10m -- ./agent.sh",
+			`hyperfs attempt -m "third try" --keep-on-failure --json -- make test`),
+		Flags: []cli.Flag{
+			&cli.StringFlag{Name: "parent", Usage: "`ID` of the checkpoint that it follows; its tags are taken over"},
+			&cli.StringFlag{Name: "branch", EnvVars: []string{envBranch}, Usage: "work in this branch; a name that is no branch is a tag"},
+			&cli.StringFlag{Name: "subagent", Usage: "subagent that it is for"},
+			&cli.StringFlag{Name: "agent", Usage: "agent that it is for"},
+			&cli.StringFlag{Name: "message", Aliases: []string{"m"}, Usage: "message of the checkpoint (default: the command)"},
+			&cli.BoolFlag{Name: "keep-on-failure", Usage: "do not roll back"},
+			&cli.BoolFlag{Name: "no-reconcile", Usage: "do not find out what was changed"},
+			&cli.DurationFlag{Name: "timeout", Usage: "end CMD after `D`, as 90s or 1h30m (default: never)"},
+			&cli.StringSliceFlag{Name: "env", Usage: "set a variable, as `K=V`; may be repeated"},
+			jsonFlag(),
+		},
+		Action: attemptAction,
+	}
+}
+
+// attemptReply is what --json says of an attempt.
+type attemptReply struct {
+	ExitCode int `json:"exit_code"` // as a shell shows it
+	control.AttemptReply
+}
+
+// trial is one attempt with a command.
+type trial struct {
+	c      *cli.Context
+	place  execPlace
+	client *control.Client
+	begun  attempt.Attempt
+}
+
+func attemptAction(c *cli.Context) error {
+	if c.Args().Len() == 0 || c.Args().First() == "" {
+		return wrongArguments(c)
+	}
+	o := attempt.Options{Message: c.String("message"), PID: os.Getpid(), PIDStart: attempt.StartOf(os.Getpid())}
+	for name, field := range map[string]*string{"parent": &o.Parent, "branch": &o.Branch, "subagent": &o.Subagent, "agent": &o.Agent} {
+		v, err := given(c, name)
+		if err != nil {
+			return err
+		}
+		*field = v
+	}
+	if o.Message == "" {
+		o.Message = "attempt " + strings.Join(c.Args().Slice(), " ")
+	}
+	x, err := findExec(c)
+	if err != nil {
+		return err
+	}
+	signals := newForwarder() // what ended us before the attempt has would leave what CMD did
+	defer signals.stop()
+	t := &trial{c: c, place: x, client: control.NewClient(x.socket)}
+	defer t.client.Close()
+	ctx := context.WithoutCancel(c.Context) // an interrupt is for the command
+	if t.begun, err = t.client.BeginAttempt(ctx, o); err != nil {
+		return err
+	}
+	return t.run(ctx)
+}
+
+// run runs the command, and ends the attempt as the command did. The command's error goes before what it was ended with.
+func (t *trial) run(ctx context.Context) error {
+	r, failure := t.execute()
+	code := r.ShellCode()
+	if failure == nil && code != 0 {
+		failure = exited(code)
+	}
+	if err := t.show(ctx); err != nil {
+		t.say("what was changed can't be shown: " + oneLine(err.Error()))
+	}
+	o := attempt.EndOptions{Outcome: attempt.Success, NoReconcile: !t.asJSON() || t.c.Bool("no-reconcile"), NoRollback: t.c.Bool("keep-on-failure")}
+	if failure != nil {
+		o.Outcome, o.Message = attempt.Failure, failure.Error()
+	}
+	result, err := t.client.EndAttempt(ctx, t.begun.ID, o)
+	if err != nil {
+		return err
+	}
+	t.tell(result)
+	if _, ended := failure.(exited); t.asJSON() && (failure == nil || ended) {
+		if err := printJSON(t.c.App.Writer, attemptReply{code, control.NewAttemptReply(result)}); err != nil {
+			return err
+		}
+	}
+	return failure
+}
+
+// execute runs the command where the attempt works.
+func (t *trial) execute() (session.Result, error) {
+	branch := t.begun.WorksIn
+	if shown, _ := boundBranch(t.place.mountpoint); branch == shown || shown == "" && branch == overlay.MainBranch {
+		branch = "" // it is at the workspace's path for us already
+	}
+	cmd, err := t.place.command(t.c, branch)
+	if err != nil {
+		return session.Result{}, err
+	}
+	return execute(t.c, cmd)
+}
+
+func (t *trial) asJSON() bool { return flagAnywhere(t.c, "json") }
+
+// show prints the first changes on stderr.
+func (t *trial) show(ctx context.Context) error {
+	if t.asJSON() || t.c.Bool("no-reconcile") {
+		return nil
+	}
+	d, err := t.client.Diff(ctx, control.Between{From: t.begun.ID}, false)
+	if err != nil {
+		return err
+	}
+	if len(d.Changes) == 0 {
+		t.say("nothing changed")
+	}
+	return showChanges(t.c.App.ErrWriter, d.Changes)
+}
+
+// tell says what has become of the attempt.
+func (t *trial) tell(r attempt.Result) {
+	switch {
+	case t.asJSON():
+	case r.RolledBack:
+		t.say(rollbackText(*r.Rollback))
+	default:
+		t.say("kept; hyperfs rollback " + r.ID + " takes it back")
+	}
+}
+
+func (t *trial) say(text string) { say(t.c.App.ErrWriter, text) }

@@ -1,0 +1,231 @@
+package fs
+
+import (
+	"encoding/gob"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// echoName is argument 0 of an echo.
+const echoName = "hyperfs-echo"
+
+// init makes this process an echo if it was started as one. That it happens here makes sure that no program runs again in its place; and that it
+// runs on the thread whose ID is that of the process, as requests name threads.
+func init() {
+	if len(os.Args) != 1 || os.Args[0] != echoName {
+		return
+	}
+	serveEcho(os.Stdin, os.Stdout)
+	os.Exit(0)
+}
+
+// serveEcho does errands until there are no more. It holds nothing in the mount between two of them.
+func serveEcho(in io.Reader, out io.Writer) {
+	orders, results := gob.NewDecoder(in), gob.NewEncoder(out)
+	for {
+		var o order
+		if orders.Decode(&o) != nil {
+			return // the daemon has ended, or wants no more
+		}
+		if results.Encode(o.carryOut()) != nil {
+			return
+		}
+	}
+}
+
+// carryOut makes the calls, in the mount alone: if that has gone, what is underneath are the user's files.
+func (o *order) carryOut() (r result) {
+	root, err := unix.Open(o.Root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return result{Fault: "the mount can't be entered: " + err.Error()}
+	}
+	defer unix.Close(root)
+	var st unix.Stat_t
+	if err := unix.Fstatat(root, o.Proof, &st, unix.AT_SYMLINK_NOFOLLOW); err != errProof {
+		return result{Fault: "the mount does not know its echo"}
+	}
+	dir, err := beneath(root, o.Path)
+	if err != nil {
+		return result{} // it was moved or removed meanwhile
+	}
+	defer unix.Close(dir)
+	failed := ""
+	for _, a := range o.Acts {
+		switch {
+		case a.Name == failed:
+		case a.do(dir) != nil:
+			failed = a.Name // what would come next belongs to it
+		default:
+			r.Raised++
+		}
+	}
+	return r
+}
+
+// pathChunk is how much of a path one call takes, less than PATH_MAX.
+const pathChunk = 2048
+
+// beneath opens a directory, which is in the same mount as root: nothing leads out of it.
+func beneath(root int, path string) (fd int, err error) {
+	how := &unix.OpenHow{
+		Flags:   unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV,
+	}
+	if path == "" {
+		path = "."
+	}
+	at := root
+	for path != "" {
+		part := path
+		if len(path) > pathChunk {
+			end := strings.LastIndexByte(path[:pathChunk], '/') // no name is longer than NAME_MAX
+			part = path[:end]
+		}
+		path = strings.TrimPrefix(path[len(part):], "/")
+		fd, err = unix.Openat2(at, part, how)
+		if at != root {
+			unix.Close(at)
+		}
+		if err != nil {
+			return -1, err
+		}
+		at = fd
+	}
+	return at, nil
+}
+
+// do makes the call that raises the event.
+func (a act) do(dir int) error {
+	switch {
+	case a.Verb == actRemove && a.Dir:
+		return unix.Unlinkat(dir, a.Name, unix.AT_REMOVEDIR)
+	case a.Verb == actRemove:
+		return unix.Unlinkat(dir, a.Name, 0)
+	case a.Verb == actAdd && a.Dir:
+		if err := unix.Mkdirat(dir, a.Name, 0o700); err != nil {
+			return err
+		}
+		// Who has it as the current directory already would not learn where that is until somebody looks it up.
+		var st unix.Stat_t
+		_ = unix.Fstatat(dir, a.Name, &st, unix.AT_SYMLINK_NOFOLLOW)
+		return nil
+	case a.Verb == actAdd:
+		return unix.Mknodat(dir, a.Name, unix.S_IFREG|0o600, 0)
+	}
+	return a.touch(dir)
+}
+
+// touch sets times: of mtime alone IN_MODIFY tells, of both IN_ATTRIB.
+func (a act) touch(dir int) error {
+	fd, err := unix.Openat2(dir, a.Name, &unix.OpenHow{
+		Flags:   unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV,
+	})
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	times := []unix.Timespec{{Nsec: unix.UTIME_NOW}, {Nsec: unix.UTIME_NOW}}
+	if a.Verb == actModify {
+		times[0].Nsec = unix.UTIME_OMIT
+	}
+	return unix.UtimesNanoAt(fd, "", times, unix.AT_EMPTY_PATH)
+}
+
+// echoProcess is an echo that runs.
+type echoProcess struct {
+	cmd   *exec.Cmd
+	in    io.Closer
+	out   io.Closer
+	send  *gob.Encoder
+	hear  *gob.Decoder
+	ended chan struct{}
+	once  sync.Once
+}
+
+// startEcho starts an echo. pid is its process ID until it has ended.
+func startEcho(pid *atomic.Uint32) (*echoProcess, error) {
+	p, err := spawnEcho(pid, unix.Geteuid() != 0)
+	if err != nil && unix.Geteuid() != 0 {
+		p, err = spawnEcho(pid, false)
+	}
+	return p, err
+}
+
+// spawnEcho starts an echo. An ordinary user's can be given a user namespace, in which it may pretend to change directories of theirs
+// that they may not write to.
+func spawnEcho(pid *atomic.Uint32, namespace bool) (*echoProcess, error) {
+	cmd := &exec.Cmd{
+		Path: "/proc/self/exe", // not by a path that may lead into the mount
+		Args: []string{echoName},
+		Dir:  "/",
+		Env:  []string{"GOMAXPROCS=1"},
+		// The end of its input ends it too. That of the thread which has started it can do so early; then another one is started.
+		SysProcAttr: &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL},
+	}
+	if namespace {
+		uid, gid := os.Geteuid(), os.Getegid()
+		cmd.SysProcAttr.Cloneflags = syscall.CLONE_NEWUSER
+		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: uid, HostID: uid, Size: 1}}
+		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: gid, HostID: gid, Size: 1}}
+		cmd.SysProcAttr.AmbientCaps = []uintptr{unix.CAP_DAC_OVERRIDE, unix.CAP_FOWNER}
+	}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	p := &echoProcess{cmd: cmd, in: in, out: out, send: gob.NewEncoder(in), hear: gob.NewDecoder(out), ended: make(chan struct{})}
+	number := uint32(cmd.Process.Pid)
+	pid.Store(number) // it enters the mount when it has its first order
+	go p.bury(pid, number)
+	return p, nil
+}
+
+// bury waits for the end. The number is given up before the process is, which is when another one can get it.
+func (p *echoProcess) bury(pid *atomic.Uint32, number uint32) {
+	for unix.Waitid(unix.P_PID, int(number), nil, unix.WEXITED|unix.WNOWAIT, nil) == unix.EINTR {
+	}
+	pid.CompareAndSwap(number, 0)
+	_ = p.cmd.Wait() // it was killed, as a rule
+	close(p.ended)
+}
+
+// do has an order carried out.
+func (p *echoProcess) do(o order) (r result, err error) {
+	if err := p.send.Encode(o); err != nil {
+		return result{}, err
+	}
+	err = p.hear.Decode(&r)
+	return r, err
+}
+
+// end kills the process. It may be called again.
+func (p *echoProcess) end() {
+	p.once.Do(func() {
+		_ = p.cmd.Process.Kill()
+		_ = p.in.Close()
+	})
+}
+
+// wait waits for its end, which is near after end.
+func (p *echoProcess) wait(patience time.Duration) {
+	select {
+	case <-p.ended:
+	case <-time.After(patience):
+	}
+}

@@ -1,0 +1,100 @@
+//go:build linux
+
+package overlay
+
+import (
+	"encoding/binary"
+	"hash/crc32"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/hyperfs/hyperfs/checkpoint"
+	"github.com/hyperfs/hyperfs/internal/errs"
+	"golang.org/x/sys/unix"
+)
+
+// stirGrain is how much later than the ledger says the last change may have begun, and stirEnds how much later than that it may have ended.
+const (
+	stirGrain = 100 * time.Millisecond
+	stirEnds  = time.Second
+)
+
+// ledger is a file in the store that says when the daemon changed something last. It is in the kernel when the change begins, so a kill can't lose it, and
+// tells the last changes of a daemon that was killed from those that somebody made after it.
+type ledger struct {
+	f     *os.File
+	noted atomic.Int64 // ns since 1970: what the file says
+}
+
+const ledgerName = "stirred"
+
+// openLedger opens the ledger, and gives what an earlier daemon noted last, 0 where that is not known.
+func openLedger(storeFd int) (l *ledger, last int64, err error) {
+	fd, err := unix.Openat(storeFd, ledgerName, unix.O_RDWR|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, 0, errs.New(errs.Path, "open store", ledgerName, "%w", err)
+	}
+	l = &ledger{f: os.NewFile(uintptr(fd), ledgerName)}
+	var b [12]byte
+	if n, _ := l.f.ReadAt(b[:], 0); n == len(b) && binary.BigEndian.Uint32(b[8:]) == crc32.ChecksumIEEE(b[:8]) {
+		last = int64(binary.BigEndian.Uint64(b[:]))
+	}
+	return l, last, nil
+}
+
+// note says that a change begins now. A failure makes changes of this daemon look like somebody else's, and rollbacks refuse then.
+func (l *ledger) note() {
+	now := time.Now().UnixNano()
+	if last := l.noted.Load(); last <= now && now < last+int64(stirGrain) {
+		return
+	}
+	b := binary.BigEndian.AppendUint64(make([]byte, 0, 12), uint64(now))
+	if _, err := l.f.WriteAt(binary.BigEndian.AppendUint32(b, crc32.ChecksumIEEE(b)), 0); err == nil {
+		l.noted.Store(now) // not before: others who come meanwhile must not go on
+	}
+}
+
+// clock is a reading of the clock: the run of the system, and what the time of day is ahead of the time since it started. That only changes when the clock is set.
+type clock struct {
+	boot  uint64
+	ahead int64 // ns
+}
+
+const metaClock = "clock"
+
+func readClock() clock {
+	var since unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &since) != nil {
+		return clock{}
+	}
+	return clock{boot: checkpoint.BootID(), ahead: time.Now().UnixNano() - since.Nano()}
+}
+
+func (c clock) encode() []byte {
+	return binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, c.boot), uint64(c.ahead))
+}
+
+func decodeClock(b []byte) (c clock, ok bool) {
+	if len(b) != 16 {
+		return c, false
+	}
+	return clock{binary.BigEndian.Uint64(b), int64(binary.BigEndian.Uint64(b[8:]))}, true
+}
+
+// clockSlack is how much two readings of the same clock may differ, in ns.
+const clockSlack = int64(time.Millisecond)
+
+// earliest gives the time that the clock, which was then at seen, may have shown earliest since. It was set back where that is less. What it cannot see is a clock that was
+// wrong for a while and is right again.
+func (then clock) earliest(seen int64, now clock) int64 {
+	switch {
+	case now.boot == 0 || then.boot == 0:
+		return seen
+	case now.boot != then.boot: // it has started since, so that the clock cannot have been before seen at that moment
+		return min(seen, now.ahead)
+	case then.ahead-now.ahead > clockSlack:
+		return seen - (then.ahead - now.ahead)
+	}
+	return seen
+}

@@ -1,0 +1,189 @@
+package session
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/hyperfs/hyperfs/overlay"
+	"github.com/hyperfs/hyperfs/session/attempt"
+)
+
+// AttemptOptions say how to make an attempt. The zero value rolls back a failure, and finds out what a success has changed.
+type AttemptOptions struct {
+	Parent   string // an active checkpoint, whose tags the new one has, unless they are given here
+	Branch   string // where to work, if there is such a branch; else a tag of the checkpoint
+	Subagent string
+	Agent    string
+	Message  string
+
+	NoRollback  bool // a failure leaves the files as they are, and the checkpoint active
+	NoReconcile bool // do not find out what a success has changed
+}
+
+// Attempt is what a callback of RunAttempt works with.
+type Attempt struct{ *job }
+
+// AttemptResult is what has become of an attempt.
+type AttemptResult[T any] struct {
+	CheckpointID string // active, unless it was rolled back to
+	Value        T
+	Reconcile    *overlay.ReconcileResult // of a success
+	RolledBack   bool
+	Rollback     *overlay.RollbackResult // with its duration
+	Duration     time.Duration           // from the checkpoint to the end of fn
+}
+
+// PanicError stands for a panic of a callback in the error that says that the rollback failed too.
+type PanicError struct{ Value any }
+
+func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v", e.Value) }
+
+// Unwrap gives the value if it is an error.
+func (e *PanicError) Unwrap() error {
+	err, _ := e.Value.(error)
+	return err
+}
+
+// errGoexit stands for a callback that has ended its goroutine.
+var errGoexit = errors.New("the goroutine was ended by runtime.Goexit")
+
+// RunAttempt makes a checkpoint, runs fn, and keeps what was done if fn gives nil. If fn gives an error, everything is rolled back, and RunAttempt gives that
+// error and a result that says so. So it is where ctx or the session ends before fn has returned, whatever fn gives: nil then becomes the cause of that end.
+// The rollback itself is not ended by ctx. It is undone by Session.Undo.
+//
+// Where fn panics, or ends its goroutine, all is rolled back too, and the panic goes on with its value.
+//
+// The context of fn ends when fn returns. Calls of the Attempt and commands that are still under way are ended before the attempt is: nothing that they have started
+// changes the workspace afterwards.
+//
+// Errors before fn is called: ATTEMPT_IN_PROGRESS, at once, with the ID of another attempt in the same branch, of whichever program; and those of a snapshot. Where the
+// rollback fails the error is ATTEMPT_ROLLBACK, which errors.Is and errors.As find both errors below; after a panic it is the value of
+// another panic. Where it can't be found out what has changed, or ctx ends meanwhile, the result has the value, there is an error, and
+// the files and the checkpoint stay.
+func RunAttempt[T any](ctx context.Context, s *Session, fn func(context.Context, *Attempt) (T, error), o AttemptOptions) (r AttemptResult[T], err error) {
+	ctx, leave, err := s.enter(ctx, "attempt")
+	if err != nil {
+		return r, err
+	}
+	defer leave()
+	a, err := s.begin(ctx, o)
+	if err != nil {
+		return r, s.explain(ctx, "attempt", err)
+	}
+	e := ending{job: a.job, o: o}
+	defer e.unlessReturned()
+	r.CheckpointID = a.checkpoint
+	r.Value, err = fn(a.ctx, a)
+	e.returned = true
+	a.finish()
+	if err == nil {
+		err = context.Cause(ctx)
+	}
+	done, err := e.end(ctx, err)
+	r.Reconcile, r.RolledBack, r.Rollback, r.Duration = done.Reconcile, done.RolledBack, done.Rollback, done.Duration
+	return r, err
+}
+
+// begin begins an attempt.
+func (s *Session) begin(ctx context.Context, o AttemptOptions) (*Attempt, error) {
+	pid := os.Getpid()
+	options := attempt.Options{
+		Parent: o.Parent, Branch: o.Branch, Subagent: o.Subagent, Agent: o.Agent, Message: o.Message, PID: pid, PIDStart: attempt.StartOf(pid),
+	}
+	if options.PIDStart == 0 {
+		options.PID = 0
+	}
+	if o.Parent == "" {
+		options.Branch = cmp.Or(o.Branch, s.shown)
+	}
+	id, err := s.client.Reserve(ctx)
+	if err != nil {
+		return nil, err
+	}
+	options.ID = id
+	begun, err := s.client.BeginAttempt(ctx, options)
+	if err != nil {
+		if ctx.Err() != nil {
+			s.abandon(ctx, id) // it may have begun, and the answer was not waited for
+		}
+		return nil, err
+	}
+	dir := s.dir
+	if begun.WorksIn != s.Branch() {
+		if dir, err = s.branchDir("attempt", begun.WorksIn); err != nil {
+			s.abandon(ctx, id)
+			return nil, err
+		}
+	}
+	return &Attempt{newJob(ctx, s, id, begun.WorksIn, dir)}, nil
+}
+
+// abandon gives up an attempt that nothing was done in, also where ctx has ended. It may not have begun at all.
+func (s *Session) abandon(ctx context.Context, id string) {
+	ctx = context.WithoutCancel(ctx)
+	if _, err := s.client.AbandonAttempt(ctx, id); err == nil {
+		_ = s.client.Drop(ctx, id) // it holds what there is
+	}
+}
+
+// ending is how an attempt ends.
+type ending struct {
+	*job
+	o        AttemptOptions
+	returned bool // fn has
+}
+
+// unlessReturned rolls back where fn has not returned: a panic is under way, which it lets go on, or the end of the goroutine. It must be deferred.
+func (e *ending) unlessReturned() {
+	if e.returned {
+		return
+	}
+	e.finish()
+	_, err := e.fail(errGoexit)
+	var both *attempt.RollbackError
+	if !errors.As(err, &both) {
+		return
+	}
+	if v := recover(); v != nil {
+		both.Attempt = &PanicError{v}
+	}
+	panic(err)
+}
+
+// end ends the attempt as failure says.
+func (e *ending) end(ctx context.Context, failure error) (attempt.Result, error) {
+	if failure != nil {
+		return e.fail(failure)
+	}
+	r, err := e.s.client.EndAttempt(ctx, e.checkpoint, attempt.EndOptions{Outcome: attempt.Success, NoReconcile: e.o.NoReconcile})
+	if err != nil {
+		_, _ = e.s.client.AbandonAttempt(context.WithoutCancel(ctx), e.checkpoint) // it may have ended
+		return r, err
+	}
+	e.s.note(r.Reconcile, nil)
+	return r, nil
+}
+
+// fail rolls back, if that is wanted. It gives failure, or where the rollback fails too the error that has both.
+func (e *ending) fail(failure error) (attempt.Result, error) {
+	r, err := e.s.client.EndAttempt(context.WithoutCancel(e.ctx), e.checkpoint, attempt.EndOptions{
+		Outcome: attempt.Failure, Message: failure.Error(), NoRollback: e.o.NoRollback,
+	})
+	if err == nil {
+		e.s.note(nil, r.Rollback)
+		return r, failure
+	}
+	both := &attempt.RollbackError{Checkpoint: e.checkpoint, Attempt: failure, Rollback: err}
+	var told *attempt.RollbackError
+	if errors.As(err, &told) {
+		both.Rollback = told.Rollback
+	}
+	if e.o.NoRollback {
+		return r, errors.Join(failure, err)
+	}
+	return r, attempt.DoubleFault(both)
+}
