@@ -144,6 +144,9 @@ func (s *Server) Close(release func() error) error {
 func (s *Server) daemon() Daemon {
 	d := s.host.Info()
 	d.Requests = s.requests.Load()
+	if l := s.listener.Load(); l != nil {
+		d.Socket = (*l).Addr().String()
+	}
 	d.Version.Features = nonNil(d.Version.Features)
 	return d
 }

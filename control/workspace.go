@@ -54,6 +54,7 @@ type Host interface {
 type Daemon struct {
 	Version    Version   `json:"version"`
 	PID        int       `json:"pid"`
+	Socket     string    `json:"socket,omitempty"` // where it answers; on Windows the name of a pipe
 	StartedAt  time.Time `json:"started_at"`
 	Mountpoint string    `json:"mountpoint,omitempty"` // "" where nothing is mounted
 	InPlace    bool      `json:"in_place"`             // mounted over the workspace itself

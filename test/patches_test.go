@@ -14,6 +14,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/hyperfs/hyperfs/control"
 	"github.com/hyperfs/hyperfs/internal/treestate"
 	"github.com/hyperfs/hyperfs/overlay"
 	"github.com/hyperfs/hyperfs/overlay/branch"
@@ -390,4 +391,101 @@ func ok(t *testing.T, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// A patch for a repository that converts what it checks out is exact where git is told that there is no repository, as docs/patches.md says.
+func TestPatchIsExactInARepositoryThatConverts(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "workspace")
+	ok(t, os.Mkdir(dir, 0o755))
+	write := func(name, text string) { ok(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644)) }
+	write(".gitattributes", "* text=auto eol=crlf\n*.id ident\n*.f filter=loud\n")
+	write("mixed", "a\r\nb\nc\n")
+	write("lf", "x\ny\n")
+	write("crlf", "x\r\ny\r\n")
+	write("i.id", "$Id$\n")
+	write("x.f", "quiet\n")
+	sub, err := openPatchScan(dir)
+	ok(t, err)
+	defer func() { ok(t, sub.close()) }()
+	from, err := sub.snapshot()
+	ok(t, err)
+	old := filepath.Join(t.TempDir(), "old")
+	ok(t, sub.copy(old))
+	write("mixed", "a\r\nB\nc\n")
+	write("lf", "x\nY\n")
+	write("crlf", "x\r\nY\r\n")
+	write("i.id", "$Id$ 2\n")
+	write("x.f", "still quiet\n")
+	write("new", "1\n2\n")
+	var patch bytes.Buffer
+	ok(t, sub.patch(from, "", &patch))
+	script(t, old, toolEnv(t, false), `git init -q .; git config core.autocrlf true; git config filter.loud.smudge 'tr a-z A-Z'; git config filter.loud.clean 'tr A-Z a-z'`)
+	t.Setenv("GIT_DIR", "/nonexistent")
+	gitApply(t, old, patch.Bytes())
+	ok(t, os.RemoveAll(filepath.Join(old, ".git")))
+	want, err := treestate.Capture(dir, treestate.Options{})
+	ok(t, err)
+	got, err := treestate.Capture(old, treestate.Options{})
+	ok(t, err)
+	if diff := diffForGit(want, got); len(diff) > 0 {
+		t.Error(strings.Join(diff, "\n"))
+	}
+}
+
+func TestPatchOfChangesOfEveryKindGivesTheTree(t *testing.T) {
+	const before = `
+		mkdir -p d/sub e f empty hollow/inner; for n in d/1 d/sub/2 e/3 f/4 swap1 swap2 chain1 chain2 file link0; do seq 30 | sed "s,^,$n ," > $n; done
+		printf 'no newline' > tail; printf 'a\r\nb\r\n' > crlf; : > none; head -c 1500000 /dev/zero | tr '\0' x > large; head -c 900 /dev/urandom > binary
+		ln -s target link; ln -s d dirlink; ln d/1 hard; echo secret > shut; chmod 000 shut; mkfifo fifo; echo '*.log' > .gitignore; echo log > a.log; mkdir todir; echo x > todir/x`
+	const after = `
+		mv d moved; echo edited >> moved/1; mv e/3 e/third; sed -i s/7/seven/ e/third
+		mv swap1 t; mv swap2 swap1; mv t swap2; mv chain2 chain3; mv chain1 chain2
+		printf 'no newline either' > tail; printf 'a\r\nB\r\n' > crlf; rm none; : > none2; printf mid | dd of=large bs=1 seek=700000 conv=notrunc status=none; printf '\0\1' >> binary
+		ln -sfn other link; rm dirlink; mkdir dirlink; echo in > dirlink/f; rm -r todir; echo file > todir; rm file; ln -s x file; chmod 755 link0; echo more >> hard
+		echo other > shut; chmod 400 shut; rm fifo; rmdir empty; echo was-empty > empty; rm -r f; echo more >> a.log; mkdir still-empty; printf 'tab\n' > "$(printf 't\tab "q" \377 ')"`
+	for _, b := range []struct {
+		name string
+		open func(dir string) (patchSubject, error)
+	}{{"scan", openPatchScan}, {"mount", openPatchMount}} {
+		t.Run(b.name, func(t *testing.T) {
+			if b.name == "mount" {
+				needMount(t)
+			}
+			dir := filepath.Join(t.TempDir(), "workspace")
+			ok(t, os.Mkdir(dir, 0o755))
+			script(t, dir, nil, before)
+			sub, err := b.open(dir)
+			ok(t, err)
+			defer func() { ok(t, sub.close()) }()
+			from, err := sub.snapshot()
+			ok(t, err)
+			l := &patchLife{T: t, sub: sub, spare: t.TempDir()}
+			was := l.checkout(0)
+			script(t, dir, nil, after)
+			now := l.checkout(1)
+			work := filepath.Join(l.spare, "0")
+			l.apply(work, from, "")
+			l.compare(work, now, "after the patch")
+			var patch bytes.Buffer
+			ok(t, sub.patch(from, "", &patch))
+			gitApply(t, work, patch.Bytes(), "--reverse")
+			l.compare(work, was, "after the patch was taken back")
+			gitApply(t, work, patch.Bytes(), "--check")
+		})
+	}
+}
+
+func openPatchMount(dir string) (s patchSubject, err error) {
+	m, err := newMountSubject(dir, mountOptions{})
+	if err != nil {
+		return s, err
+	}
+	return patchSubject{
+		copy:     func(dst string) error { return treestate.Copy(dir, dst) },
+		snapshot: m.Snapshot,
+		patch: func(from, to string, out *bytes.Buffer) error {
+			return m.client.Patch(context.Background(), control.Between{From: from, To: to}, out)
+		},
+		close: m.Close,
+	}, nil
 }
