@@ -92,6 +92,7 @@ var routes = []route{
 	jsonRoute(http.MethodGet, "/v1/branches/{name}", "branch", "One branch, and its checkpoints.", branch),
 	jsonRoute(http.MethodDelete, "/v1/branches/{name}", "drop_branch", "Discards a branch with all that it has. No other is touched.", dropBranch),
 	jsonRoute(http.MethodPost, "/v1/branches/{name}/merge", "merge", "Makes a branch's changes in its parent, all or none.", merge),
+	jsonRoute(http.MethodPost, "/v1/branches/{name}/mount", "mount_branch", "Shows a branch at a path of its own too, for a user who can't make bind mounts.", mountBranch),
 	jsonRoute(http.MethodPost, "/v1/gc", "gc", "Frees what nothing refers to.", gc),
 	jsonRoute(http.MethodPost, "/v1/fsck", "fsck", "Proves the invariants of the store.", fsck,
 		param{name: "deep", flag: true, doc: "read every preimage too"}),

@@ -27,6 +27,7 @@ var helpers = map[string]func(args []string) error{
 	"holdwrite":  helpHoldWrite,
 	"listxattr":  helpListXattr,
 	"create":     helpCreate,
+	"map":        helpMap,
 	"truncate":   func(args []string) error { return os.Truncate(args[0], 0) },
 }
 
