@@ -174,12 +174,13 @@ func replyChecker(t *testing.T, doc map[string]any) func(method, path string, st
 func TestRequestsAreWhatTheDocumentSays(t *testing.T) {
 	check := struct{ schemas map[string]any }{served(t, start(t, &fakeWorkspace{}))["components"].(map[string]any)["schemas"].(map[string]any)}
 	for name, v := range map[string]any{
-		"SnapshotOptions": overlay.SnapshotOptions{ID: "a", Parent: "b", Branch: "c", Subagent: "d", Agent: "e", CreatedBy: "f", Message: "g"},
-		"RollbackOptions": overlay.RollbackOptions{Discard: true, Branch: "a"},
-		"PromoteOptions":  PromoteOptions{Patch: true},
-		"UnmountOptions":  UnmountOptions{Lazy: true, Force: true},
-		"ForkOptions":     overlay.ForkOptions{Name: "a", From: "b", Branch: "f", Subagent: "c", Agent: "d", Message: "e"},
-		"MergeOptions":    overlay.MergeOptions{OnConflict: "theirs", DryRun: true, Exclusive: true},
+		"SnapshotOptions":    overlay.SnapshotOptions{ID: "a", Parent: "b", Branch: "c", Subagent: "d", Agent: "e", CreatedBy: "f", Message: "g"},
+		"RollbackOptions":    overlay.RollbackOptions{Discard: true, Branch: "a"},
+		"PromoteOptions":     PromoteOptions{Patch: true},
+		"UnmountOptions":     UnmountOptions{Lazy: true, Force: true},
+		"MountBranchOptions": MountBranchOptions{At: "a"},
+		"ForkOptions":        overlay.ForkOptions{Name: "a", From: "b", Branch: "f", Subagent: "c", Agent: "d", Message: "e"},
+		"MergeOptions":       overlay.MergeOptions{OnConflict: "theirs", DryRun: true, Exclusive: true},
 	} {
 		schema := check.schemas[name].(map[string]any)
 		if schema["additionalProperties"] != false {

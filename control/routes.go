@@ -98,6 +98,7 @@ var routes = []route{
 	jsonRoute(http.MethodGet, "/v1/attempts", "attempts", "Lists the attempts that are under way, oldest first.", attempts),
 	jsonRoute(http.MethodPost, "/v1/attempts/{id}/end", "end_attempt", "Ends an attempt: after a success says what has changed, after a failure rolls back.", endAttempt),
 	jsonRoute(http.MethodDelete, "/v1/attempts/{id}", "abandon_attempt", "Gives an attempt up. The files stay as they are, and the checkpoint stays active.", abandonAttempt),
+	jsonRoute(http.MethodPost, "/v1/branches/{name}/mount", "mount_branch", "Shows a branch at a path of its own too, for a user who can't make bind mounts.", mountBranch),
 	jsonRoute(http.MethodPost, "/v1/gc", "gc", "Frees what nothing refers to.", gc),
 	jsonRoute(http.MethodPost, "/v1/fsck", "fsck", "Proves the invariants of the store.", fsck,
 		param{name: "deep", flag: true, doc: "read every preimage too"}),
