@@ -33,7 +33,7 @@ func beginAttempt(s *Server, ctx context.Context, _ *call, o *attempt.Options) (
 }
 
 func attempts(s *Server, _ context.Context, _ *call, _ *none) (AttemptsReply, error) {
-	return AttemptsReply{nonNil(s.attempts.Active())}, nil
+	return AttemptsReply{s.attempts.Active()}, nil
 }
 
 func endAttempt(s *Server, ctx context.Context, c *call, o *attempt.EndOptions) (AttemptReply, error) {

@@ -11,10 +11,10 @@ import (
 
 func TestMain(m *testing.M) {
 	os.Setenv("GORACE", "atexit_sleep_ms=10") // its default makes each process that ends take a second
-	become(envInBranch, attemptInBranch)
 	become(envVictim, victim)
 	become(envBranchVictim, branchVictim)
 	become(envHands, serveHands)
+	become(envInBranch, attemptInBranch)
 	flag.Parse()
 	// Failures are kept as logs of operations, which say more than rapid's own files.
 	if err := flag.Set("rapid.nofailfile", "true"); err != nil {
