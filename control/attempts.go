@@ -85,6 +85,7 @@ func (c *Client) Attempts(ctx context.Context) ([]attempt.Attempt, error) {
 // EndAttempt ends an attempt. With ATTEMPT_ROLLBACK there is an attempt.RollbackError below the error.
 func (c *Client) EndAttempt(ctx context.Context, id string, o attempt.EndOptions) (attempt.Result, error) {
 	var r AttemptReply
+	o = o.Shortened() // a larger request would be refused
 	err := c.byAttempt(ctx, http.MethodPost, id, "/end", &o, &r)
 	r.restore()
 	return r.Result, bothFaults(id, err)
