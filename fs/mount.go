@@ -134,7 +134,12 @@ func (m *Server) Mountpoint() string { return m.mountpoint }
 
 // Notifier tells the kernel what to forget of any volume that is mounted. A volume of the shelf that changes by itself, as by a rollback, must
 // tell it; of the tree it is the Notifier already.
-func (m *Server) Notifier() overlay.Notifier { return notifier{m.fs} }
+func (m *Server) Notifier() overlay.Notifier {
+	if m.fs.echo != nil {
+		return teller{notifier{m.fs}}
+	}
+	return notifier{m.fs}
+}
 
 // Wait returns when the mount is gone: unmounted by anybody, and no file in it open any more. Then the tree can be closed.
 func (m *Server) Wait() { <-m.done }
