@@ -136,9 +136,6 @@ func TestHooksForAgentsKeepUnprotectedCallsBack(t *testing.T) {
 // The Go programs in docs/agents.md are programs.
 func TestExamplesForAgentsInGoCompile(t *testing.T) {
 	for _, text := range blocksIn(t, agentsPage, "go") {
-		if strings.Contains(text, "session.RunAttempt") && !declares(t, "../session", "RunAttempt") {
-			continue
-		}
 		file := filepath.Join(t.TempDir(), "main.go")
 		ok(t, os.WriteFile(file, []byte(text), 0o644))
 		if out, err := exec.Command("go", "vet", file).CombinedOutput(); err != nil {
@@ -148,12 +145,6 @@ func TestExamplesForAgentsInGoCompile(t *testing.T) {
 			t.Errorf("gofmt: %v %s", err, out)
 		}
 	}
-}
-
-// declares reports whether a package declares a function or a type of that name, or a method Type.Name.
-func declares(t *testing.T, dir, name string) bool {
-	t.Helper()
-	return declaredIn(t, dir)[name]
 }
 
 // declaredIn gives what a directory's Go files declare, for all systems, tests among them: functions, types, constants and variables by name, methods, fields and
