@@ -45,9 +45,5 @@ func checkBackend(dir, want string) error {
 		return errs.New(errs.Unsupported, "open store", "", "its checkpoints were made by the backend %s, which %s can't read", is, want).
 			WithHint("use --backend " + is + ", or remove .hyperfs to give up its checkpoints")
 	}
-	tmp := filepath.Join(dir, backendName+".tmp")
-	if err := os.WriteFile(tmp, []byte(want+"\n"), 0o600); err != nil {
-		return errs.Wrap(errs.Internal, "open store", "", err)
-	}
-	return errs.Wrap(errs.Internal, "open store", "", os.Rename(tmp, filepath.Join(dir, backendName)))
+	return errs.Wrap(errs.Internal, "open store", "", writeWhole(filepath.Join(dir, backendName), want+"\n"))
 }

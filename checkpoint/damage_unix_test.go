@@ -4,6 +4,8 @@ package checkpoint
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
 	"hash/crc32"
 	"os"
 	"path/filepath"
@@ -159,39 +161,82 @@ func TestWhatALossOfPowerHasTornIsNotTakenForDamage(t *testing.T) {
 
 // TestALogThatTheDatabaseHasLostTheEndOfIsFound though Badger takes it for torn.
 func TestALogThatTheDatabaseHasLostTheEndOfIsFound(t *testing.T) {
-	for name, write := range map[string]func(t *testing.T, s *Store){
-		"commit": func(t *testing.T, s *Store) {
-			put(t, s, "last", "1")
-			if err := s.settle(); err != nil {
-				t.Fatal(err)
-			}
-		},
-		"batch": func(t *testing.T, s *Store) {
-			b := s.NewBatch()
-			if err := b.PutAttr(1, ID{2, 3}, Attr{Mode: 4}); err != nil {
-				t.Fatal(err)
-			}
-			if err := b.Flush(); err != nil {
-				t.Fatal(err)
-			}
-		},
+	commit := func(t *testing.T, s *Store) {
+		put(t, s, "last", "1")
+		if err := s.settle(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	batch := func(t *testing.T, s *Store) {
+		b := s.NewBatch()
+		if err := b.PutAttr(1, ID{2, 3}, Attr{Mode: 4}); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.Flush(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, c := range map[string]struct {
+		write func(t *testing.T, s *Store)
+		sync  bool
+	}{
+		"a commit": {commit, false}, "a batch": {batch, false}, "a commit, with sync": {commit, true}, "a batch, with sync": {batch, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
-			s := reopened(t, dir)
+			s, err := Open(dir, Options{Sync: c.sync})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = s.Close() })
 			put(t, s, "first", "1")
 			if err := s.settle(); err != nil {
 				t.Fatal(err)
 			}
 			before := usedOf(t, logOf(t, dir))
-			write(t, s)
+			c.write(t, s)
 			copied := killed(t, dir)
-			log := logOf(t, copied)
-			edit(t, log, flip(before+20))
+			edit(t, logOf(t, copied), flip(before+20))
 			if _, err := Open(copied, Options{}); errs.CodeOf(err) != errs.Integrity || !strings.Contains(err.Error(), "database") {
 				t.Errorf("the error is %v", err)
 			}
+			whole := reopened(t, killed(t, dir))
+			if meta(t, whole, "first") != "1" {
+				t.Error("unharmed, it has not what was committed")
+			}
 		})
+	}
+}
+
+// TestCommitsAtOnceLeaveNoGap in what the database is said to have, whatever the order in which they return.
+func TestCommitsAtOnceLeaveNoGap(t *testing.T) {
+	for _, sync := range []bool{false, true} {
+		dir := t.TempDir()
+		s, err := Open(dir, Options{Sync: sync})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = s.Close() })
+		done := make(chan error)
+		for i := range 8 {
+			go func() {
+				var err error
+				for k := range 10 {
+					err = errors.Join(err, s.Update(func(tx *Tx) error { return tx.PutMeta(fmt.Sprint(i, " ", k), []byte("x")) }))
+				}
+				done <- err
+			}()
+		}
+		for range 8 {
+			if err := <-done; err != nil {
+				t.Fatal(err)
+			}
+		}
+		if after, err := Open(killed(t, dir), Options{}); err != nil {
+			t.Errorf("sync %v: %v", sync, err)
+		} else if err := after.Close(); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

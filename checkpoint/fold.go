@@ -16,6 +16,7 @@ type Fold struct {
 	Saved    map[ID]Epoch   // the epoch of the earliest content record
 	WholeIn  map[ID]Epoch   // the epoch of the whole preimage that a content has, where that is known
 	Xattrs   map[ID][]Xattr
+	XattrsIn map[ID]Epoch  // the epoch of that record
 	Linked   map[ID][]Slot // names that old inodes were given
 	Outside  map[ID]string // paths of what was changed while nobody watched
 	Since    map[ID]Epoch  // the epoch in which that was found
@@ -29,7 +30,7 @@ func (f *Fold) Empty() bool {
 func newFold() *Fold {
 	return &Fold{
 		Slots: map[Slot]Occupant{}, Attrs: map[ID]Attr{}, Contents: map[ID]Content{}, Saved: map[ID]Epoch{}, WholeIn: map[ID]Epoch{},
-		Xattrs: map[ID][]Xattr{}, Linked: map[ID][]Slot{}, Outside: map[ID]string{}, Since: map[ID]Epoch{},
+		Xattrs: map[ID][]Xattr{}, XattrsIn: map[ID]Epoch{}, Linked: map[ID][]Slot{}, Outside: map[ID]string{}, Since: map[ID]Epoch{},
 	}
 }
 
@@ -84,7 +85,8 @@ func (s *Store) Fold(from, to Epoch) (*Fold, error) {
 		}
 		err = tx.eachEpoch(keyXattrs, from, to, func(key, v []byte) error {
 			x, err := decodeXattrs(v)
-			return first(f.Xattrs, s.Resolve(decodeID(key[9:])), x, err)
+			id := s.Resolve(decodeID(key[9:]))
+			return errors.Join(first(f.Xattrs, id, x, err), first(f.XattrsIn, id, keyEpoch(key), nil))
 		})
 		if err != nil {
 			return err

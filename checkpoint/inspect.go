@@ -54,6 +54,13 @@ func Inspect(dir, owner string) (i Inspection, err error) {
 	return i, nil
 }
 
+// InUse says who has the store in dir open, as a BUSY error, or nil.
+func InUse(dir string) error {
+	unlock, busy := lockToRead(dir)
+	unlock()
+	return busy
+}
+
 // open reads a store that can be opened.
 func (i *Inspection) open(dir, owner string) error {
 	if _, err := os.Stat(filepath.Join(dir, "db")); errors.Is(err, fs.ErrNotExist) {

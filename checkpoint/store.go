@@ -49,6 +49,7 @@ type Store struct {
 
 	contents func()   // see Options
 	pending  *pending // nil where each commit reaches the disk before it returns
+	synced   *synced  // where it does
 
 	known knownKeys
 	pasts pasts
@@ -112,7 +113,10 @@ func (s *Store) open(o Options) error {
 	s.db = db
 	if s.pending, err = openPending(db, s.dir, s.space, o.Logger); err == nil && o.Sync {
 		// The database has what an earlier process may have left in the journals; each commit goes there itself from now on.
-		s.pending, err = nil, s.pending.close()
+		given := s.pending.given
+		if s.pending, err = nil, s.pending.close(); err == nil {
+			s.synced, err = openSynced(db, s.dir, given)
+		}
 	}
 	if err != nil {
 		return errors.Join(errs.New(errs.Integrity, "open store", "", "what was committed last can't be read: %w", err), db.Close(), s.space.close())
@@ -178,6 +182,8 @@ func (s *Store) Close() error {
 	var err error
 	if s.pending != nil {
 		err = s.pending.close()
+	} else {
+		err = s.synced.close()
 	}
 	return errors.Join(err, s.db.Close(), s.space.close(), s.lock.Close())
 }
@@ -213,11 +219,21 @@ func checkFormat(dir string) error {
 }
 
 func writeFormat(name string) error {
+	return errs.Wrap(errs.Internal, "open store", "", writeWhole(name, strconv.Itoa(FormatVersion)+"\n"))
+}
+
+// writeWhole puts a file in place, of which a loss of power must not leave less than all.
+func writeWhole(name, text string) error {
 	tmp := name + ".tmp"
-	if err := os.WriteFile(tmp, []byte(strconv.Itoa(FormatVersion)+"\n"), 0o600); err != nil {
-		return errs.Wrap(errs.Internal, "open store", "", err)
+	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
 	}
-	return errs.Wrap(errs.Internal, "open store", "", os.Rename(tmp, name))
+	_, err = f.WriteString(text)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(tmp, name)
 }
 
 // Update runs fn in a transaction that is committed as one, or not at all. It must be small; see Batch. ENOSPC says that
@@ -258,20 +274,7 @@ func (s *Store) commit(writes []write) error {
 	if s.pending != nil {
 		return s.pending.commit(writes)
 	}
-	return s.db.Update(func(t *badger.Txn) error {
-		for _, w := range writes {
-			var err error
-			if w.deleted {
-				err = t.Delete(w.key)
-			} else {
-				err = t.Set(w.key, w.value)
-			}
-			if err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+	return s.synced.commit(writes)
 }
 
 // settle has the database take what was committed before: what follows reads it by ranges of keys, or changes it directly.
@@ -338,15 +341,21 @@ func (b *Batch) Flush() error {
 		b.s.pasts.distrust(err) // some of it may be there
 		return err
 	}
-	if b.s.pending != nil {
-		if err := b.s.pending.gaveDirectly(); err != nil {
-			b.s.pasts.distrust(err)
-			return err
-		}
+	if err := b.s.gaveDirectly(); err != nil {
+		b.s.pasts.distrust(err)
+		return err
 	}
 	b.s.pasts.note(b.noted)
 	b.s.committed(b.contents)
 	return nil
+}
+
+// gaveDirectly notes that the database has got a batch.
+func (s *Store) gaveDirectly() error {
+	if s.pending != nil {
+		return s.pending.gaveDirectly()
+	}
+	return s.synced.commit(nil)
 }
 
 // Set makes a change that Flush commits. It keeps both slices.

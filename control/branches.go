@@ -84,6 +84,14 @@ func dropBranch(s *Server, ctx context.Context, c *call, _ *none) (r DropReply, 
 	return DropReply{c.id}, b.DropBranch(ctx, c.id)
 }
 
+func mountBranch(s *Server, ctx context.Context, c *call, o *MountBranchOptions) (r BranchMount, err error) {
+	h, ok := s.host.(BranchMounter)
+	if !ok {
+		return r, errs.New(errs.Unsupported, "mount branch", o.At, "this workspace is not mounted")
+	}
+	return h.MountBranch(ctx, c.id, o.At)
+}
+
 func merge(s *Server, ctx context.Context, c *call, o *overlay.MergeOptions) (r MergeReply, err error) {
 	b, err := s.branches("merge")
 	if err != nil {
@@ -173,6 +181,11 @@ func (c *Client) Branch(ctx context.Context, name string) (r BranchReply, err er
 // DropBranch discards a branch.
 func (c *Client) DropBranch(ctx context.Context, name string) error {
 	return c.byName(ctx, "drop branch", http.MethodDelete, name, "", nil, new(DropReply))
+}
+
+// MountBranch shows a branch at a path of its own too, which the daemon's user may write to. Root's daemon does not: root makes a bind mount.
+func (c *Client) MountBranch(ctx context.Context, name, at string) (r BranchMount, err error) {
+	return r, c.byName(ctx, "mount branch", http.MethodPost, name, "/mount", &MountBranchOptions{At: at}, &r)
 }
 
 // Merge makes a branch's changes in its parent. With BRANCH_CONFLICT nothing was changed, and the result lists what stands in the way.

@@ -66,6 +66,18 @@ func (c *Client) Rollback(ctx context.Context, id string, o overlay.RollbackOpti
 	return r, c.byID(ctx, "rollback", http.MethodPost, id, "/rollback", &o, &r)
 }
 
+// Recover lists the checkpoints that earlier daemons left, oldest first.
+func (c *Client) Recover(ctx context.Context) ([]overlay.Recoverable, error) {
+	var r RecoverReply
+	err := c.call(ctx, "recover", http.MethodGet, "/v1/recover", nil, nil, &r)
+	return r.Checkpoints, err
+}
+
+// Rehydrate takes over a checkpoint that an earlier daemon left, after it is proved that a rollback to it would work.
+func (c *Client) Rehydrate(ctx context.Context, id string) (r checkpoint.Checkpoint, err error) {
+	return r, c.byID(ctx, "rehydrate", http.MethodPost, id, "/rehydrate", nil, &r)
+}
+
 // Undo undoes the last rollback of a branch; "" is main.
 func (c *Client) Undo(ctx context.Context, branch string) (r overlay.RollbackResult, err error) {
 	return r, c.call(ctx, "undo", http.MethodPost, "/v1/undo", values("branch", branch), nil, &r)

@@ -57,6 +57,12 @@ func TestClientCallsReachTheWorkspace(t *testing.T) {
 	if r, err := s.Promote(ctx, k.ID, PromoteOptions{}); err != nil || r.Checkpoint.Status != checkpoint.Promoted || r.Patch != "" {
 		t.Errorf("Promote = %+v, %v", r, err)
 	}
+	if l, err := s.Recover(ctx); err != nil || len(l) == 0 || !l[0].CanRehydrate {
+		t.Errorf("Recover = %+v, %v", l, err)
+	}
+	if r, err := s.Rehydrate(ctx, k.ID); err != nil || r.ID != k.ID || r.Session == "" {
+		t.Errorf("Rehydrate = %+v, %v", r, err)
+	}
 	if err := s.Drop(ctx, k.ID); err != nil {
 		t.Errorf("Drop: %v", err)
 	}

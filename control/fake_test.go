@@ -88,6 +88,22 @@ func (f *fakeWorkspace) Rollback(_ context.Context, id string, o overlay.Rollbac
 	return r, err
 }
 
+func (f *fakeWorkspace) Recover(context.Context) ([]overlay.Recoverable, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var list []overlay.Recoverable
+	for _, c := range f.list {
+		list = append(list, overlay.NewRecoverable(c, overlay.RehydrateStatus(c)))
+	}
+	return list, nil
+}
+
+func (f *fakeWorkspace) Rehydrate(_ context.Context, id string) (checkpoint.Checkpoint, error) {
+	c, err := f.Get(id)
+	c.Session = "session_fake"
+	return c, err
+}
+
 func (f *fakeWorkspace) Undo(context.Context) (overlay.RollbackResult, error) {
 	return overlay.RollbackResult{}, errs.New(Rollback, "undo", "", "no rollback to undo")
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/hyperfs/hyperfs/checkpoint"
+	"github.com/hyperfs/hyperfs/internal/errs"
 	"github.com/hyperfs/hyperfs/overlay"
 )
 
@@ -63,6 +64,31 @@ func drop(s *Server, ctx context.Context, c *call, _ *none) (DropReply, error) {
 
 func rollback(s *Server, ctx context.Context, c *call, o *overlay.RollbackOptions) (overlay.RollbackResult, error) {
 	return s.workspace.Rollback(ctx, c.id, *o)
+}
+
+// journals gives what offers that.
+func (s *Server) journals(op string) (overlay.Journals, error) {
+	if j, ok := s.workspace.(overlay.Journals); ok {
+		return j, nil
+	}
+	return nil, errs.New(Unsupported, op, "", "this workspace keeps no journals")
+}
+
+func recoverable(s *Server, ctx context.Context, _ *call, _ *none) (r RecoverReply, err error) {
+	j, err := s.journals("recover")
+	if err != nil {
+		return r, err
+	}
+	l, err := j.Recover(ctx)
+	return RecoverReply{Checkpoints: nonNil(l)}, err
+}
+
+func rehydrate(s *Server, ctx context.Context, c *call, _ *none) (r checkpoint.Checkpoint, err error) {
+	j, err := s.journals("rehydrate")
+	if err != nil {
+		return r, err
+	}
+	return j.Rehydrate(ctx, c.id)
 }
 
 func undo(s *Server, ctx context.Context, c *call, _ *none) (r overlay.RollbackResult, err error) {

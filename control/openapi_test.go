@@ -103,6 +103,9 @@ func TestRepliesAreWhatTheDocumentSays(t *testing.T) {
 		{"POST", "/v1/checkpoints/one/rollback", "/v1/checkpoints/{id}/rollback", `{"discard":true}`},
 		{"POST", "/v1/checkpoints/one/promote", "/v1/checkpoints/{id}/promote", `{"patch":true}`},
 		{"DELETE", "/v1/checkpoints/one", "/v1/checkpoints/{id}", ""},
+		{"GET", "/v1/recover", "/v1/recover", ""},
+		{"POST", "/v1/checkpoints/one/rehydrate", "/v1/checkpoints/{id}/rehydrate", ""},
+		{"POST", "/v1/checkpoints/none/rehydrate", "/v1/checkpoints/{id}/rehydrate", ""},
 		{"POST", "/v1/undo", "/v1/undo", ""},
 		{"GET", "/v1/diff?from=one&expand", "/v1/diff", ""},
 		{"GET", "/v1/reconcile", "/v1/reconcile", ""},
@@ -110,6 +113,16 @@ func TestRepliesAreWhatTheDocumentSays(t *testing.T) {
 		{"POST", "/v1/fsck", "/v1/fsck", ""},
 		{"POST", "/v1/fsck?deep=1", "/v1/fsck", ""},
 		{"POST", "/v1/fsck?deep=2", "/v1/fsck", ""},
+		{"POST", "/v1/attempts", "/v1/attempts", `{"agent":"a","id":"two"}`},
+		{"POST", "/v1/attempts", "/v1/attempts", `{}`},
+		{"GET", "/v1/attempts", "/v1/attempts", ""},
+		{"POST", "/v1/attempts/two/end", "/v1/attempts/{id}/end", `{"outcome":"maybe"}`},
+		{"POST", "/v1/attempts/two/end", "/v1/attempts/{id}/end", `{"outcome":"success"}`},
+		{"POST", "/v1/attempts/two/end", "/v1/attempts/{id}/end", `{"outcome":"failure"}`},
+		{"POST", "/v1/attempts", "/v1/attempts", `{"id":"three"}`},
+		{"POST", "/v1/attempts/three/end", "/v1/attempts/{id}/end", `{"outcome":"failure","message":"why"}`},
+		{"POST", "/v1/attempts", "/v1/attempts", `{"id":"four"}`},
+		{"DELETE", "/v1/attempts/four", "/v1/attempts/{id}", ""},
 		{"GET", "/v1/heads?by=subagent", "/v1/heads", ""},
 		{"GET", "/v1/heads?by=nothing", "/v1/heads", ""},
 		{"POST", "/v1/branches", "/v1/branches", `{"name":"fix","from":"one"}`},
@@ -161,12 +174,13 @@ func replyChecker(t *testing.T, doc map[string]any) func(method, path string, st
 func TestRequestsAreWhatTheDocumentSays(t *testing.T) {
 	check := struct{ schemas map[string]any }{served(t, start(t, &fakeWorkspace{}))["components"].(map[string]any)["schemas"].(map[string]any)}
 	for name, v := range map[string]any{
-		"SnapshotOptions": overlay.SnapshotOptions{ID: "a", Parent: "b", Branch: "c", Subagent: "d", Agent: "e", CreatedBy: "f", Message: "g"},
-		"RollbackOptions": overlay.RollbackOptions{Discard: true, Branch: "a"},
-		"PromoteOptions":  PromoteOptions{Patch: true},
-		"UnmountOptions":  UnmountOptions{Lazy: true, Force: true},
-		"ForkOptions":     overlay.ForkOptions{Name: "a", From: "b", Branch: "f", Subagent: "c", Agent: "d", Message: "e"},
-		"MergeOptions":    overlay.MergeOptions{OnConflict: "theirs", DryRun: true, Exclusive: true},
+		"SnapshotOptions":    overlay.SnapshotOptions{ID: "a", Parent: "b", Branch: "c", Subagent: "d", Agent: "e", CreatedBy: "f", Message: "g"},
+		"RollbackOptions":    overlay.RollbackOptions{Discard: true, Branch: "a"},
+		"PromoteOptions":     PromoteOptions{Patch: true},
+		"UnmountOptions":     UnmountOptions{Lazy: true, Force: true},
+		"MountBranchOptions": MountBranchOptions{At: "a"},
+		"ForkOptions":        overlay.ForkOptions{Name: "a", From: "b", Branch: "f", Subagent: "c", Agent: "d", Message: "e"},
+		"MergeOptions":       overlay.MergeOptions{OnConflict: "theirs", DryRun: true, Exclusive: true},
 	} {
 		schema := check.schemas[name].(map[string]any)
 		if schema["additionalProperties"] != false {

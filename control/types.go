@@ -35,6 +35,12 @@ type CheckpointReply struct {
 	Children []checkpoint.Checkpoint `json:"children"` // also inactive ones
 }
 
+// RecoverReply is what earlier daemons left, oldest first.
+type RecoverReply struct {
+	Checkpoints []overlay.Recoverable `json:"checkpoints"`
+	Problem     string                `json:"problem,omitempty"` // why the store can't be opened, where that is so; a daemon has it open
+}
+
 // ReserveReply carries an ID that a later snapshot may use.
 type ReserveReply struct {
 	ID string `json:"id"`

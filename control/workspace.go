@@ -52,15 +52,16 @@ type Host interface {
 
 // Daemon says which process answers, and what it has mounted where.
 type Daemon struct {
-	Version    Version   `json:"version"`
-	PID        int       `json:"pid"`
-	Socket     string    `json:"socket,omitempty"` // where it answers; on Windows the name of a pipe
-	StartedAt  time.Time `json:"started_at"`
-	Mountpoint string    `json:"mountpoint,omitempty"` // "" where nothing is mounted
-	InPlace    bool      `json:"in_place"`             // mounted over the workspace itself
-	Detached   bool      `json:"detached"`             // lazily unmounted: it lives until the last open file is closed
-	Requests   int64     `json:"requests"`             // API calls answered since the start
-	TmpfsDir   string    `json:"tmpfs_dir,omitempty"`  // where the tier tmpfs keeps preimages, if it was told; else it is below /dev/shm
+	Version    Version       `json:"version"`
+	PID        int           `json:"pid"`
+	Socket     string        `json:"socket,omitempty"` // where it answers; on Windows the name of a pipe
+	StartedAt  time.Time     `json:"started_at"`
+	Mountpoint string        `json:"mountpoint,omitempty"` // "" where nothing is mounted
+	InPlace    bool          `json:"in_place"`             // mounted over the workspace itself
+	Detached   bool          `json:"detached"`             // lazily unmounted: it lives until the last open file is closed
+	Branches   []BranchMount `json:"branches,omitempty"`   // that are mounted at paths of their own
+	Requests   int64         `json:"requests"`             // API calls answered since the start
+	TmpfsDir   string        `json:"tmpfs_dir,omitempty"`  // where the tier tmpfs keeps preimages, if it was told; else it is below /dev/shm
 }
 
 // Version says what was built from what, and what it runs on.
@@ -79,6 +80,23 @@ type Feature struct {
 	Name string `json:"name"`
 	On   bool   `json:"on"`
 	Note string `json:"note,omitempty"` // why not, or how much
+}
+
+// BranchMounter is a Host that can show a branch at a path of its own too.
+type BranchMounter interface {
+	// MountBranch returns when it is there. It ends when it is unmounted, or with the mount of the workspace.
+	MountBranch(ctx context.Context, branch, at string) (BranchMount, error)
+}
+
+// MountBranchOptions say where.
+type MountBranchOptions struct {
+	At string `json:"at"` // an absolute path, of a directory
+}
+
+// BranchMount is a branch that is shown at a path of its own.
+type BranchMount struct {
+	Branch     string `json:"branch"`
+	Mountpoint string `json:"mountpoint"`
 }
 
 // UnmountOptions say how to unmount.

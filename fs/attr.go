@@ -193,6 +193,9 @@ func (s *filesystem) SetAttr(_ <-chan struct{}, in *fuse.SetAttrIn, out *fuse.At
 		return fuse.EBUSY
 	}
 	since := s.invalidated.Load()
+	if set.Valid&overlay.SetSize != 0 {
+		defer s.changed(n.Inode, s)
+	}
 	a, err := n.vol.SetAttr(n.Inode, s.fileIf(in.Valid&fuse.FATTR_FH != 0, in.Fh), &set)
 	if err != nil {
 		return status(err)

@@ -13,7 +13,7 @@ import (
 	"github.com/hyperfs/hyperfs/overlay"
 )
 
-// BoundBranch gives the branch that is bind-mounted at path, which has no symlinks, and where the mount is that has it, "" if this
+// BoundBranch gives the branch that is bind-mounted at path, or has a branch mount there, which has no symlinks, and where the mount is that has it, "" if this
 // namespace does not know. There is none where path is no mountpoint, or shows something else.
 func BoundBranch(path string) (name, mountpoint string) {
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
@@ -21,6 +21,9 @@ func BoundBranch(path string) (name, mountpoint string) {
 		return "", ""
 	}
 	top := topMount(string(mounts), path)
+	if branch, of, ok := top.ofBranch(); ok {
+		return branch, of
+	}
 	rest, ok := strings.CutPrefix(top.root, filepath.Join("/", overlay.StoreName, string(Branches))+"/")
 	if top.kind != mountType || !ok {
 		return "", ""

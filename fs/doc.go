@@ -27,9 +27,14 @@
 // notification waits for requests that are under way on the inode or directory concerned; so none may be sent from a
 // request, nor with a lock held that a request may want.
 //
+// # Who watches files
+//
+// Notifications raise no events for programs that watch files. A process of ours does what raises them, and gets answers of its own: see echo.go.
+//
 // # Locks
 //
 // openInode.mu comes before all of a volume's. Those of tables (nodes, handles, listings, openInodes.mu, shelf.mu) are short and held
-// over no other call; that of the nodes comes before volume.idsMu. shelfDir.mu is held while the Shelf names what it has. Who opens a volume of the shelf holds no lock; others who want
+// over no other call; that of the nodes comes before volume.idsMu. errand.mu is like them; no request wants echo.mu.
+// shelfDir.mu is held while the Shelf names what it has. Who opens a volume of the shelf holds no lock; others who want
 // the same one wait.
 package fs

@@ -22,7 +22,7 @@ import (
 
 const (
 	// echoPatience is how long who has rolled back waits for the events to be raised.
-	echoPatience = 100 * time.Millisecond
+	echoPatience = 25 * time.Millisecond
 	// echoIdle is how long an echo without work lives.
 	echoIdle = 10 * time.Second
 	// echoFailures is after how many failures in a row no echo is started again.

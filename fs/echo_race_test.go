@@ -18,7 +18,7 @@ import (
 )
 
 // echoTime is for how long others work against an echo.
-const echoTime = 700 * time.Millisecond
+const echoTime = 500 * time.Millisecond
 
 // everything gives effects of all kinds that a name could have had.
 func everything(dir overlay.Inode, names ...string) (all []overlay.Effect) {
@@ -188,15 +188,15 @@ func TestAnEchoOfVeryMuchIsBounded(t *testing.T) {
 	events := func() int { return int(m.server.Counts()["watch_event"]) }
 	w := watch(t, m.dir, "d0", "d19")
 	start := time.Now()
-	tell(m.server, removed(250)...)
-	t.Logf("of %d events %d were raised after %v", dirs*250, events(), time.Since(start))
-	eventually(t, "all are raised", func() bool { return events() == dirs*250 })
+	tell(m.server, removed(100)...)
+	t.Logf("of %d events %d were raised after %v", dirs*100, events(), time.Since(start))
+	eventually(t, "all are raised", func() bool { return events() == dirs*100 })
 	t.Logf("all after %v", time.Since(start))
-	w.Sees(t, "d0: DELETE f0", "d0: DELETE f249", "d19: DELETE f0", "d19: DELETE f249")
+	w.Sees(t, "d0: DELETE f0", "d0: DELETE f99", "d19: DELETE f0", "d19: DELETE f99")
 
 	w.Fresh(t)
 	tell(m.server, removed(600)...) // more than anybody would read
-	eventually(t, "there is one of each directory", func() bool { return events() == dirs*250+dirs })
+	eventually(t, "there is one of each directory", func() bool { return events() == dirs*100+dirs })
 	if n := w.Sees(t, "d0: DELETE f0", "d19: DELETE f0"); n != 2 {
 		t.Errorf("%d events", n)
 	}
@@ -206,7 +206,7 @@ func TestAMountWithAnEchoUnderWayIsUnmounted(t *testing.T) {
 	for _, lazy := range []bool{false, true} {
 		m := mount(t, fs.Options{InPlace: true, Echo: true})
 		var names []string
-		for i := range 500 {
+		for i := range 150 {
 			names = append(names, fmt.Sprint("f", i))
 			m.write(t, names[i], "x")
 		}

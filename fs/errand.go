@@ -109,10 +109,11 @@ func (x *errand) given(name string) (given, first bool) {
 
 // standIn gives the number of the inode that stands in for a name.
 func (x *errand) standIn(name string) uint64 {
+	num := x.s.newNum()
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.stands[name] == 0 {
-		x.stands[name] = x.s.newNum()
+		x.stands[name] = num
 	}
 	return x.stands[name]
 }

@@ -63,6 +63,7 @@ func (s *filesystem) Write(_ <-chan struct{}, in *fuse.WriteIn, data []byte) (ui
 			return 0, status(err)
 		}
 	}
+	defer s.changed(f.Inode(), s)
 	n, err := f.WriteAt(data, int64(in.Offset))
 	if n > 0 {
 		err = nil // the next write tells
@@ -110,6 +111,7 @@ func (s *filesystem) Fallocate(_ <-chan struct{}, in *fuse.FallocateIn) fuse.Sta
 			return status(err)
 		}
 	}
+	defer s.changed(f.Inode(), s)
 	return status(f.Fallocate(in.Mode, int64(in.Offset), int64(in.Length)))
 }
 
@@ -131,6 +133,7 @@ func (s *filesystem) CopyFileRange(_ <-chan struct{}, in *fuse.CopyFileRangeIn) 
 			return 0, status(err)
 		}
 	}
+	defer s.changed(to.Inode(), s)
 	n, err := from.CopyFileRange(int64(in.OffIn), to.File, int64(in.OffOut), int(min(in.Len, copyMax)), int(in.Flags))
 	if err == unix.EXDEV {
 		err = unix.EOPNOTSUPP

@@ -48,6 +48,8 @@ type filesystem struct {
 	invalidated atomic.Uint64
 	kernel      kernel
 	noOpenDir   bool // the kernel need not open directories
+	mapsDirect  bool // the kernel maps files whose reads and writes come to the daemon
+	mounts      branchMounts
 }
 
 // kernel is how the filesystem talks back.
@@ -84,6 +86,7 @@ func (s *filesystem) Init(srv *fuse.Server) {
 // connect gives the filesystem the way back to the kernel, and what that can do.
 func (s *filesystem) connect(k kernel, capabilities uint64) {
 	s.kernel = k
+	s.mapsDirect = capabilities&fuse.CAP_DIRECT_IO_ALLOW_MMAP != 0
 	s.noOpenDir = s.inPlace && capabilities&fuse.CAP_NO_OPENDIR_SUPPORT != 0
 }
 

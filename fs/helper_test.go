@@ -29,6 +29,7 @@ var helpers = map[string]func(args []string) error{
 	"create":     helpCreate,
 	"scribble":   helpScribble,
 	"echodaemon": helpEchoDaemon,
+	"map":        helpMap,
 	"truncate":   func(args []string) error { return os.Truncate(args[0], 0) },
 }
 

@@ -37,6 +37,8 @@ type Server struct {
 	fuse       *fuse.Server
 	done       chan struct{} // closed when the kernel has let go and everything is given back
 	features   Features
+	options    Options
+	shelf      Shelf // nil where there is none
 }
 
 // Mount shows tree at mountpoint, with the shelf if there is one, and becomes the tree's Notifier. It returns when the mount answers. Errors are one line:
@@ -51,8 +53,11 @@ func Mount(tree *overlay.Tree, mountpoint string, o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := cleanDeadBranches(mountpoint); err != nil {
+		log.Warn("a mount of a branch, whose daemon has died, stays", "err", err)
+	}
 	s := newFilesystem(tree, o, log)
-	fd, err := mount(mountpoint, o.AllowOther)
+	fd, err := mount(mountpoint, fsName, o.AllowOther)
 	if err != nil {
 		return nil, err
 	}
@@ -66,7 +71,7 @@ func Mount(tree *overlay.Tree, mountpoint string, o Options) (*Server, error) {
 		_ = unmount(mountpoint, true)
 		return nil, mountError(mountpoint, err)
 	}
-	m := &Server{mountpoint: mountpoint, fs: s, fuse: srv, done: make(chan struct{})}
+	m := &Server{mountpoint: mountpoint, fs: s, fuse: srv, done: make(chan struct{}), options: o, shelf: o.Shelf}
 	m.features = newFeatures(srv.KernelSettings(), o.InPlace)
 	if o.NoPassthrough {
 		s.opens.turnOff("it is switched off")
@@ -126,6 +131,7 @@ func fuseOptions(o Options, log *slog.Logger) *fuse.MountOptions {
 
 func (m *Server) serve() {
 	m.fuse.Serve()
+	m.endBranches()
 	close(m.done)
 }
 
@@ -134,12 +140,12 @@ func (m *Server) Mountpoint() string { return m.mountpoint }
 
 // Notifier tells the kernel what to forget of any volume that is mounted. A volume of the shelf that changes by itself, as by a rollback, must
 // tell it; of the tree it is the Notifier already.
-func (m *Server) Notifier() overlay.Notifier { return notifier{m.fs} }
+func (m *Server) Notifier() overlay.Notifier { return everywhere{notifier{m.fs}} }
 
 // Wait returns when the mount is gone: unmounted by anybody, and no file in it open any more. Then the tree can be closed.
 func (m *Server) Wait() { <-m.done }
 
-// Unmount takes the mount away, and all binds of it. While something is in use it fails with BUSY; lazy takes it out of sight at once instead,
+// Unmount takes the mount away, and all binds and branch mounts of it. While something is in use it fails with BUSY; lazy takes it out of sight at once instead,
 // and it goes when the last user does. It waits for the end of the mount unless it is lazy. It may be called again.
 func (m *Server) Unmount(lazy bool) error {
 	select {
@@ -154,12 +160,18 @@ func (m *Server) Unmount(lazy bool) error {
 	if m.fs.echo != nil {
 		m.fs.echo.stop()
 	}
+	branches, err := m.unmountBranches(lazy)
+	if err != nil {
+		return err
+	}
 	binds, err := m.unbindAll(lazy)
 	if err != nil {
+		m.remountBranches(branches)
 		return err
 	}
 	if err := unmount(m.mountpoint, lazy); err != nil {
 		m.rebind(binds)
+		m.remountBranches(branches)
 		return err
 	}
 	if !lazy {

@@ -21,14 +21,14 @@ const (
 
 // mount makes the kernel's side of a mount and gives its descriptor. Root does it itself; then set-user-ID programs and
 // device nodes in the workspace go on working, as they would without us. For an ordinary user fusermount3 does it, which forbids them.
-func mount(mountpoint string, allowOther bool) (fd int, err error) {
+func mount(mountpoint, source string, allowOther bool) (fd int, err error) {
 	if err := checkDevice(mountpoint); err != nil {
 		return -1, err
 	}
 	if unix.Geteuid() != 0 {
-		return mountWithHelper(mountpoint, allowOther)
+		return mountWithHelper(mountpoint, source, allowOther)
 	}
-	return mountDirect(mountpoint, allowOther)
+	return mountDirect(mountpoint, source, allowOther)
 }
 
 // checkDevice fails where /dev/fuse cannot be used.
@@ -55,7 +55,7 @@ func mountOptions(allowOther bool) []string {
 	return o
 }
 
-func mountDirect(mountpoint string, allowOther bool) (int, error) {
+func mountDirect(mountpoint, source string, allowOther bool) (int, error) {
 	fd, err := unix.Open(deviceFile, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return -1, mountError(mountpoint, err)
@@ -66,7 +66,7 @@ func mountDirect(mountpoint string, allowOther bool) (int, error) {
 		fmt.Sprintf("user_id=%d", unix.Geteuid()),
 		fmt.Sprintf("group_id=%d", unix.Getegid()),
 	}, mountOptions(allowOther)...)
-	if err := unix.Mount(fsName, mountpoint, mountType, 0, strings.Join(o, ",")); err != nil {
+	if err := unix.Mount(source, mountpoint, mountType, 0, strings.Join(o, ",")); err != nil {
 		_ = unix.Close(fd)
 		e := errs.New(errs.Unsupported, "mount", mountpoint, "%w", err)
 		if err == unix.EPERM {
@@ -89,7 +89,7 @@ func helper() (string, error) {
 
 // mountWithHelper has fusermount3 mount, and receives the descriptor on a socket (see libfuse's doc/kernel.txt, and
 // _FUSE_COMMFD in util/fusermount.c).
-func mountWithHelper(mountpoint string, allowOther bool) (int, error) {
+func mountWithHelper(mountpoint, source string, allowOther bool) (int, error) {
 	path, err := helper()
 	if err != nil {
 		return -1, errs.New(errs.Unsupported, "mount", mountpoint, "%w", err).WithHint("install it: apt-get install fuse3")
@@ -99,7 +99,7 @@ func mountWithHelper(mountpoint string, allowOther bool) (int, error) {
 		return -1, mountError(mountpoint, err)
 	}
 	defer ours.Close()
-	o := append(mountOptions(allowOther), "fsname="+fsName, "subtype="+fsName)
+	o := append(mountOptions(allowOther), "fsname="+escapeOption(source), "subtype="+fsName)
 	cmd := exec.Command(path, "-o", strings.Join(o, ","), "--", mountpoint)
 	cmd.Env = append(os.Environ(), "_FUSE_COMMFD=3")
 	cmd.ExtraFiles = []*os.File{theirs}
@@ -114,6 +114,9 @@ func mountWithHelper(mountpoint string, allowOther bool) (int, error) {
 	}
 	return fd, nil
 }
+
+// escapeOption protects what would end a mount option.
+func escapeOption(s string) string { return strings.NewReplacer(`\`, `\\`, ",", `\,`).Replace(s) }
 
 func socketPair() (a, b *os.File, err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)

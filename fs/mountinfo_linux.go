@@ -43,10 +43,11 @@ func resolveParent(path string) (string, error) {
 
 // mountEntry is a line of mountinfo.
 type mountEntry struct {
-	device string   // major:minor
-	root   string   // what of the filesystem it shows; "/" is all of it
-	point  string   // where
-	kind   string   // filesystem type
+	device string // major:minor
+	root   string // what of the filesystem it shows; "/" is all of it
+	point  string // where
+	kind   string // filesystem type
+	source string
 	peers  []string // the optional fields, as "shared:7" and "master:7"
 }
 
@@ -56,8 +57,8 @@ func parseMounts(mountinfo string) (all []mountEntry) {
 	for line := range strings.Lines(mountinfo) {
 		before, after, ok := strings.Cut(line, " - ")
 		f, t := strings.Fields(before), strings.Fields(after)
-		if ok && len(f) >= 6 && len(t) > 0 {
-			all = append(all, mountEntry{device: f[2], root: unescape(f[3]), point: unescape(f[4]), kind: t[0], peers: f[6:]})
+		if ok && len(f) >= 6 && len(t) > 1 {
+			all = append(all, mountEntry{device: f[2], root: unescape(f[3]), point: unescape(f[4]), kind: t[0], source: unescape(t[1]), peers: f[6:]})
 		}
 	}
 	return all

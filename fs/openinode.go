@@ -215,6 +215,8 @@ func (t *openInodes) openFlags(v *volume, oi *openInode) uint32 {
 		return fuse.FOPEN_NOFLUSH | fuse.FOPEN_PASSTHROUGH // FOPEN_KEEP_CACHE is not allowed with it
 	case v.owned:
 		return fuse.FOPEN_NOFLUSH | fuse.FOPEN_KEEP_CACHE
+	case v.uncached && t.s.mapsDirect:
+		return fuse.FOPEN_NOFLUSH | fuse.FOPEN_DIRECT_IO
 	}
 	return fuse.FOPEN_NOFLUSH
 }

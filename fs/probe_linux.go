@@ -15,7 +15,7 @@ func Probe() error {
 		return errs.Wrap(errs.Internal, "mount", "", err)
 	}
 	defer os.Remove(dir)
-	fd, err := mount(dir, false)
+	fd, err := mount(dir, fsName, false)
 	if err != nil {
 		return err
 	}

@@ -16,8 +16,9 @@ type volume struct {
 	main  bool // the live tree, of which files may be served past the daemon
 
 	// owned says that nothing changes it but requests, and what the kernel is told of: so the kernel may keep pages and listings.
-	owned bool
-	loan  *loan // nil of what is there for as long as the mount is
+	owned    bool
+	uncached bool  // of a branch mount: no pages are kept of files but for mappings, where the kernel can do that
+	loan     *loan // nil of what is there for as long as the mount is
 
 	idsMu sync.Mutex          // after the node table's
 	ids   map[uint64]struct{} // of its nodes in the node table, so that they are found when it is given up; guarded by idsMu
@@ -90,7 +91,7 @@ func (v *volume) known() []uint64 {
 
 // reserved reports whether the slot is none that a volume of the shelf may have: that of the store. The live tree sees to its own.
 func (v *volume) reserved(dir overlay.Inode, name string) bool {
-	return v.loan != nil && name == overlay.StoreName && dir == v.root
+	return (v.loan != nil || v.uncached) && name == overlay.StoreName && dir == v.root
 }
 
 // node is an inode, and the volume that it is of.

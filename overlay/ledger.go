@@ -4,8 +4,12 @@ package overlay
 
 import (
 	"encoding/binary"
+	"fmt"
 	"hash/crc32"
+	"hash/fnv"
 	"os"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -97,4 +101,26 @@ func (then clock) earliest(seen int64, now clock) int64 {
 		return seen - (then.ahead - now.ahead)
 	}
 	return seen
+}
+
+// metaRoot has a print of the workspace's own directory. Renaming that changes its ctime, as a chmod would: so its ctime alone says nothing.
+const metaRoot = "root"
+
+// rootPrint tells whether the workspace's own directory is what it was: its names, attributes and xattrs. Another inode under one of the names has a ctime of its own.
+func (t *Tree) rootPrint() (uint64, error) {
+	var st unix.Statx_t
+	if err := statFd(t.rootFd, &st); err != nil {
+		return 0, err
+	}
+	xattrs, err := xattrsOf(procPath(t.rootFd))
+	if err != nil {
+		return 0, err
+	}
+	var names []string
+	err = eachName(t.rootFd, func(name string) error { names = append(names, name); return nil })
+	slices.Sort(names)
+	slices.SortFunc(xattrs, func(a, b checkpoint.Xattr) int { return strings.Compare(a.Name, b.Name) })
+	h := fnv.New64a()
+	fmt.Fprintf(h, "%d %d %d %d %q %q", st.Mode, st.Uid, st.Gid, nsOf(st.Mtime), xattrs, names)
+	return h.Sum64(), err
 }

@@ -3,6 +3,7 @@
 package overlay
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -58,8 +59,12 @@ func (w *Workspace) lastBeat() error {
 	if w.tree.stirred.Load() {
 		time.Sleep(2 * clockGrain)
 	}
+	print, err := w.tree.rootPrint()
+	if err != nil {
+		return err
+	}
 	return w.store.Update(func(tx *checkpoint.Tx) error {
-		if err := tx.PutNumber(metaClean, 1); err != nil {
+		if err := errors.Join(tx.PutNumber(metaClean, 1), tx.PutNumber(metaRoot, print)); err != nil {
 			return err
 		}
 		return putSeenAt(tx, time.Now())
@@ -68,8 +73,12 @@ func (w *Workspace) lastBeat() error {
 
 // markSeen says that all changes up to now were the daemon's own.
 func (w *Workspace) markSeen() error {
+	print, err := w.tree.rootPrint()
+	if err != nil {
+		return err
+	}
 	return w.store.Update(func(tx *checkpoint.Tx) error {
-		if err := tx.PutNumber(metaClean, 0); err != nil {
+		if err := errors.Join(tx.PutNumber(metaClean, 0), tx.PutNumber(metaRoot, print)); err != nil {
 			return err
 		}
 		return putSeen(tx)
@@ -93,15 +102,16 @@ func putSeenAt(tx *checkpoint.Tx, at time.Time) error {
 type outsideWalk struct {
 	w     *Workspace
 	t     *Tree
-	since int64 // ns: what changed later is suspect
-	own   int64 // ns: until then it may have been the daemon, which died without a last beat
+	since int64  // ns: what changed later is suspect
+	root  uint64 // see metaRoot; 0 where there is none
+	own   int64  // ns: until then it may have been the daemon, which died without a last beat
 	found map[checkpoint.ID]string
 }
 
 // findOutsideChanges notes all changes since the last beat that have no preimage in the current epoch. It costs a walk
 // of the tree, so it is done only where there is a checkpoint.
 func (w *Workspace) findOutsideChanges() error {
-	var seen, clean uint64
+	var seen, clean, root uint64
 	var then []byte
 	err := w.store.View(func(tx *checkpoint.Tx) (err error) {
 		if seen, err = tx.Number(metaSeen); err != nil {
@@ -110,13 +120,16 @@ func (w *Workspace) findOutsideChanges() error {
 		if then, err = tx.Meta(metaClock); err != nil {
 			return err
 		}
+		if root, err = tx.Number(metaRoot); err != nil {
+			return err
+		}
 		clean, err = tx.Number(metaClean)
 		return err
 	})
 	if err != nil || seen == 0 || !w.tree.protecting {
 		return err
 	}
-	o := &outsideWalk{w: w, t: w.tree, since: int64(seen) - int64(clockGrain), found: map[checkpoint.ID]string{}}
+	o := &outsideWalk{w: w, t: w.tree, since: int64(seen) - int64(clockGrain), root: root, found: map[checkpoint.ID]string{}}
 	o.own = o.since
 	switch {
 	case clean != 0:
@@ -141,7 +154,7 @@ func (o *outsideWalk) run() error {
 	}
 	err := o.w.store.View(func(tx *checkpoint.Tx) error {
 		l := &logTx{Tx: tx}
-		if err := o.checkDir(l, &st, ".", false); err != nil {
+		if err := o.checkRoot(l, &st); err != nil {
 			return err
 		}
 		if err := o.walk(l, o.t.rootFd, o.t.identity(o.t.root), "", false); err != nil {
@@ -161,6 +174,14 @@ func (o *outsideWalk) run() error {
 		}
 	}
 	return b.Flush()
+}
+
+// checkRoot is checkDir for the workspace's own directory, which may have been renamed.
+func (o *outsideWalk) checkRoot(l *logTx, st *unix.Statx_t) error {
+	if print, err := o.t.rootPrint(); err != nil || o.root != 0 && print == o.root {
+		return err
+	}
+	return o.checkDir(l, st, ".", false)
 }
 
 // walkTrash looks for old inodes that somebody has changed where they are kept. What no record names is about to be removed.
@@ -272,7 +293,7 @@ func (o *outsideWalk) checkFile(l *logTx, dirfd int, name string, st *unix.Statx
 	return nil
 }
 
-// checkXattrs notes a file of which all is saved but perhaps the xattrs that somebody else has set.
+// checkXattrs notes a file of which all is saved but xattrs that somebody else has set: those that it had when its content was saved are saved with it.
 func (o *outsideWalk) checkXattrs(l *logTx, dirfd int, name string, st *unix.Statx_t, path string) error {
 	if nsOf(st.Ctime) <= o.own {
 		return nil

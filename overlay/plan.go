@@ -5,6 +5,7 @@ package overlay
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/hyperfs/hyperfs/checkpoint"
@@ -94,22 +95,32 @@ func (t *Tree) makePlanWith(v *view, verify func(strategy.Ref) error) (*plan, er
 // checkOutside refuses what was changed while nobody watched and has no preimage from before.
 func (p *plan) checkOutside() error {
 	for _, id := range sortedByPath(p.view.fold.Outside) {
-		if in, whole := p.view.fold.WholeIn[id]; whole && in < p.view.fold.Since[id] { // what is saved in the same epoch or later has that change in it
-			if bare, err := p.isBare(id); err != nil || bare {
-				if err != nil {
-					return err
-				}
-				continue
-			}
+		saved, err := p.savedBefore(id, p.view.fold.Since[id])
+		if err != nil {
+			return err
 		}
-		return errs.New(errs.Integrity, "rollback", p.view.fold.Outside[id], "it was changed while hyperfs was not running, and what it was before is not known").
+		if saved {
+			continue
+		}
+		path, what := p.view.fold.Outside[id], "it was changed"
+		if strings.HasPrefix(path, StoreName+"/") {
+			path, what = p.pathOf(id), "the old one, which the store keeps, was changed"
+		}
+		return errs.New(errs.Integrity, "rollback", path, "%s while hyperfs was not running, and what it was before is not known", what).
 			WithHint("`hyperfs drop` the checkpoint, or make a new one and go on from here")
 	}
 	return nil
 }
 
-// isBare reports whether a file has no xattrs, so that nobody can have set any.
-func (p *plan) isBare(id checkpoint.ID) (bool, error) {
+// savedBefore reports whether all of a file was saved before an epoch in which it was found changed: what is saved in the same epoch or later has that change in it. With the content, the xattrs
+// are saved too, if there are any.
+func (p *plan) savedBefore(id checkpoint.ID, found checkpoint.Epoch) (bool, error) {
+	if in, whole := p.view.fold.WholeIn[id]; !whole || in >= found {
+		return false, nil
+	}
+	if in, ok := p.view.fold.XattrsIn[id]; ok {
+		return in < found, nil
+	}
 	n, err := p.view.find(id)
 	if err != nil || n == nil {
 		return n == nil, err

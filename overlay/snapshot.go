@@ -19,10 +19,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const idPrefix = "ckpt_"
-
 // Reserve gives an ID that a later Snapshot can use.
-func (w *Workspace) Reserve() string { return idPrefix + ulid.Make().String() }
+func (w *Workspace) Reserve() string { return NewID() }
 
 // Snapshot makes a checkpoint of the live state. It costs the same whatever the size of the workspace; what is open for
 // writing past the daemon is the exception: it is saved at once. Errors: CAPACITY when there are too many active

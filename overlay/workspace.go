@@ -377,8 +377,7 @@ func (w *Workspace) checkOwner() error {
 			return tx.PutMeta(metaOwner, []byte(id))
 		}
 		if string(owner) != id {
-			return errs.New(errs.Integrity, "open store", w.storeAt, "it was made for another directory; was the workspace copied?").
-				WithHint("remove it to start without checkpoints")
+			return foreignStore(w.storeAt)
 		}
 		return nil
 	})

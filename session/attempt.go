@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/hyperfs/hyperfs/overlay"
@@ -48,8 +49,8 @@ func (e *PanicError) Unwrap() error {
 	return err
 }
 
-// errGoexit stands for a callback that has ended its goroutine.
-var errGoexit = errors.New("the goroutine was ended by runtime.Goexit")
+// errNotReturned stands for a panic whose value is not known, or the end of the goroutine.
+var errNotReturned = errors.New("the callback has not returned: it panicked, or called runtime.Goexit")
 
 // RunAttempt makes a checkpoint, runs fn, and keeps what was done if fn gives nil. If fn gives an error, everything is rolled back, and RunAttempt gives that
 // error and a result that says so. So it is where ctx or the session ends before fn has returned, whatever fn gives: nil then becomes the cause of that end.
@@ -88,27 +89,26 @@ func RunAttempt[T any](ctx context.Context, s *Session, fn func(context.Context,
 	return r, err
 }
 
+// ourStart is when this process was started.
+var ourStart = sync.OnceValue(func() int64 { return attempt.StartOf(os.Getpid()) })
+
 // begin begins an attempt.
 func (s *Session) begin(ctx context.Context, o AttemptOptions) (*Attempt, error) {
-	pid := os.Getpid()
 	options := attempt.Options{
-		Parent: o.Parent, Branch: o.Branch, Subagent: o.Subagent, Agent: o.Agent, Message: o.Message, PID: pid, PIDStart: attempt.StartOf(pid),
+		ID:     overlay.NewID(), // known before, so that an attempt can be given up whose begin nobody has heard of
+		Parent: o.Parent, Branch: o.Branch, Subagent: o.Subagent, Agent: o.Agent, Message: o.Message,
 	}
-	if options.PIDStart == 0 {
-		options.PID = 0
+	if start := ourStart(); start != 0 {
+		options.PID, options.PIDStart = os.Getpid(), start
 	}
 	if o.Parent == "" {
 		options.Branch = cmp.Or(o.Branch, s.shown)
 	}
-	id, err := s.client.Reserve(ctx)
-	if err != nil {
-		return nil, err
-	}
-	options.ID = id
+	id := options.ID
 	begun, err := s.client.BeginAttempt(ctx, options)
 	if err != nil {
 		if ctx.Err() != nil {
-			s.abandon(ctx, id) // it may have begun, and the answer was not waited for
+			s.abandon(ctx, id)
 		}
 		return nil, err
 	}
@@ -143,7 +143,7 @@ func (e *ending) unlessReturned() {
 		return
 	}
 	e.finish()
-	_, err := e.fail(errGoexit)
+	_, err := e.fail(errNotReturned)
 	var both *attempt.RollbackError
 	if !errors.As(err, &both) {
 		return
@@ -162,7 +162,7 @@ func (e *ending) end(ctx context.Context, failure error) (attempt.Result, error)
 	r, err := e.s.client.EndAttempt(ctx, e.checkpoint, attempt.EndOptions{Outcome: attempt.Success, NoReconcile: e.o.NoReconcile})
 	if err != nil {
 		_, _ = e.s.client.AbandonAttempt(context.WithoutCancel(ctx), e.checkpoint) // it may have ended
-		return r, err
+		return r, e.s.explain(ctx, "attempt", err)
 	}
 	e.s.note(r.Reconcile, nil)
 	return r, nil

@@ -1,4 +1,18 @@
-// Package session runs commands in a workspace, or in a branch that stands at the workspace's own path.
+// Package session is what a program calls that lets others work in a workspace: it makes checkpoints, attempts and branches of an open
+// workspace, and runs commands in it, or in a branch that stands at the workspace's own path.
+//
+// # How a session reaches its workspace
+//
+// Open takes the daemon that answers for the workspace; else it starts one, by the program hyperfs, or opens the workspace in this process, as Config.Start
+// says. All calls are those of control.Client: in process the client is connected to a server without a socket, so that there is one way for each, and
+// the attempts' engine (package attempt) is the same.
+//
+// In process there is the backend scan alone, never a mount. A process that serves a mount must not use it itself: while Go's runtime forks, the thread waits in
+// the kernel until the child has entered its directory and read its program. If these are on the mount, the answer has to come
+// from a goroutine of the same process, and when the garbage collector wants to stop all others at that moment it waits for the thread that forks, and the goroutine
+// for it. A page of a mapped file does the same. So a mount is a daemon's, whose own programs are elsewhere.
+//
+// # Commands
 //
 // A command is supervised by a helper: a second process of the same program, which starts the command, takes in what its
 // descendants leave behind, and ends all of them. The helper needs nothing of the program but that it imports this package:

@@ -105,14 +105,3 @@ func (j *job) Exec(ctx context.Context, c Command) (Result, error) {
 	}
 	return r, err
 }
-
-// Exec runs a command in the workspace. When it ends, all that it has started does, daemons too: what changes the workspace after that is none of it.
-func (s *Session) Exec(ctx context.Context, c Command) (Result, error) {
-	if c.Workspace == "" {
-		c.Workspace = s.dir
-	}
-	if c.Source == "" && s.shown == "" {
-		c.Unset = append(c.Unset[:len(c.Unset):len(c.Unset)], envBranch)
-	}
-	return call(ctx, s, op, c.Run)
-}

@@ -191,6 +191,17 @@ func do(ctx context.Context, s *Session, op string, fn func(context.Context) err
 	return err
 }
 
+// Exec runs a command in the workspace. When it ends, all that it has started does, daemons too: what changes the workspace after that is none of it.
+func (s *Session) Exec(ctx context.Context, c Command) (Result, error) {
+	if c.Workspace == "" {
+		c.Workspace = s.dir
+	}
+	if c.Source == "" && s.shown == "" {
+		c.Unset = append(c.Unset[:len(c.Unset):len(c.Unset)], envBranch)
+	}
+	return call(ctx, s, op, c.Run)
+}
+
 // Diagnostics is everything that the workspace and the session know about themselves.
 type Diagnostics struct {
 	control.DiagnosticsReply

@@ -10,7 +10,7 @@ import (
 	"github.com/hyperfs/hyperfs/internal/crash"
 )
 
-// HotBuffer keeps small preimages: each is appended by one write to a file that is there already, a segment, and so is in the
+// HotBuffer keeps small preimages: each is appended, by one write or by way of a mapping, to a file that is there already, a segment, and so is in the
 // page cache. That is RAM which outlives the process. Soon after, a goroutine has the disk take it (see mirror). What is
 // too large, has holes, or does not fit into the limits is left to a tier.
 //
@@ -23,7 +23,7 @@ type HotBuffer struct {
 	dir dir
 	o   HotOptions
 
-	appending sync.Mutex // held over a write to the current segment; before mu
+	appending sync.Mutex // held while something is put into the current segment; before mu
 
 	mu       sync.Mutex // guards what follows; held for moments: nothing is read, written or freed under it
 	segments map[uint64]*segment
@@ -140,6 +140,10 @@ func (h *HotBuffer) save(src file, size int64) (ref Ref, err error) {
 	if size > h.o.Limits.FileBytes {
 		return ref, errTooLarge
 	}
+	if ref, ok, err := h.readIn(src, size); ok {
+		h.wake()
+		return ref, err
+	}
 	err = withBytes(size, func(p []byte) error {
 		n, err := src.readAt(p, 0)
 		if err != nil {
@@ -194,7 +198,11 @@ func (h *HotBuffer) add(p []byte) (Ref, error) {
 		return Ref{}, err
 	}
 	h.wake()
-	return Ref{Tier: Hot, Name: placeName(s.number, off), Size: size, Sum: sum, HasSum: true}, nil
+	return refOf(s, off, size, sum), nil
+}
+
+func refOf(s *segment, off, size int64, sum uint64) Ref {
+	return Ref{Tier: Hot, Name: placeName(s.number, off), Size: size, Sum: sum, HasSum: true}
 }
 
 // append writes p behind what the current segment holds. The caller holds appending.
@@ -211,6 +219,12 @@ func (h *HotBuffer) append(p []byte) (s *segment, off int64, err error) {
 	if err := write(s.f, p, off); err != nil {
 		return nil, 0, h.fail(err)
 	}
+	h.appended(s, off, size)
+	return s, off, nil
+}
+
+// appended notes what was put at the end of the current segment. The caller holds appending.
+func (h *HotBuffer) appended(s *segment, off, size int64) {
 	crash.Point("hot-appended")
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -218,13 +232,17 @@ func (h *HotBuffer) append(p []byte) (s *segment, off int64, err error) {
 	s.put(off, size)
 	h.stats.PendingFiles++
 	h.stats.PendingBytes += size
-	return s, off, nil
 }
 
 // hasRoom reports whether the limits leave room for a preimage of size bytes.
 func (h *HotBuffer) hasRoom(size int64) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	return h.fits(size)
+}
+
+// fits is hasRoom for who holds mu.
+func (h *HotBuffer) fits(size int64) bool {
 	l := h.o.Limits
 	return h.failed == nil && h.stats.PendingFiles < l.Files && h.stats.PendingBytes+size <= l.TotalBytes
 }

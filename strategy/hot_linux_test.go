@@ -182,20 +182,25 @@ func placeOf(t testing.TB, dir string, own strategy.Ref) (path string, off int64
 
 func conformHot(t *testing.T, dir string, o strategy.HotOptions) {
 	strategytest.Run(t, func(t *testing.T) (strategy.Strategy, string, strategytest.Kept) {
-		own, err := os.MkdirTemp(dir, "case")
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = os.RemoveAll(own) })
-		b := &buffered{Strategy: open(t, strategy.PureManifest, own, strategy.Options{}), hot: openHot(t, own, o), names: map[string]strategy.Ref{}}
-		kept := strategytest.Kept{Dir: filepath.Join(own, "hot"), Place: func(ref strategy.Ref) (string, int64) {
-			if in, ok := b.inHot(ref); ok {
-				return placeOf(t, own, in)
-			}
-			return filepath.Join(own, "backup", ref.Name), 0
-		}}
-		return b, own, kept
+		return hotSubject(t, dir, func(own string) *strategy.HotBuffer { return openHot(t, own, o) })
 	})
+}
+
+// hotSubject is what the conformance test gets for a case: the hot buffer that openIn opens in a directory of its own.
+func hotSubject(t *testing.T, dir string, openIn func(own string) *strategy.HotBuffer) (strategy.Strategy, string, strategytest.Kept) {
+	own, err := os.MkdirTemp(dir, "case")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(own) })
+	b := &buffered{Strategy: open(t, strategy.PureManifest, own, strategy.Options{}), hot: openIn(own), names: map[string]strategy.Ref{}}
+	kept := strategytest.Kept{Dir: filepath.Join(own, "hot"), Place: func(ref strategy.Ref) (string, int64) {
+		if in, ok := b.inHot(ref); ok {
+			return placeOf(t, own, in)
+		}
+		return filepath.Join(own, "backup", ref.Name), 0
+	}}
+	return b, own, kept
 }
 
 func TestHotBufferConforms(t *testing.T) {

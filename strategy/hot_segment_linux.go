@@ -24,10 +24,11 @@ type segment struct {
 	opened bool
 	users  int
 
-	end      int64 // behind what was appended; written with HotBuffer.appending held too
-	mirrored int64 // up to here the disk has it
-	ahead    int64 // up to here it has pages, where these are RAM: see prepare
-	lost     bool  // the disk has failed to take it, or somebody has removed it
+	end      int64  // behind what was appended; written with HotBuffer.appending held too
+	mirrored int64  // up to here the disk has it
+	mem      []byte // the file, if it is mapped: see prepare
+	ahead    int64  // up to here, from end on, the mapping has pages
+	lost     bool   // the disk has failed to take it, or somebody has removed it
 
 	known bool             // live has all that is alive
 	live  map[uint32]int64 // sizes by offset
@@ -136,6 +137,7 @@ func (h *HotBuffer) closeSegment(s *segment) {
 }
 
 func (s *segment) closeFile() {
+	s.unmap()
 	if s.opened {
 		_ = s.f.close()
 		s.opened = false

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/hyperfs/hyperfs/checkpoint"
+	"github.com/hyperfs/hyperfs/control"
 	"github.com/hyperfs/hyperfs/internal/errs"
 	"github.com/hyperfs/hyperfs/internal/treestate"
 	"github.com/hyperfs/hyperfs/overlay"
@@ -367,6 +368,307 @@ func spoil(t *testing.T, dir string) {
 	}
 }
 
+func TestEachErrorOfASessionHasItsCode(t *testing.T) {
+	t.Parallel()
+	for _, c := range connections {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			cfg := c.config(t)
+			cfg.MaxCheckpoints = 3
+			s := openTried(t, cfg)
+			before := s.capture()
+			s.refuse(c.mounts)
+			if diff := treestate.Diff(before, s.capture()); len(diff) > 0 {
+				t.Errorf("\t%s", strings.Join(diff, "\n\t"))
+			}
+		})
+	}
+}
+
+// refuse does what is refused, each with its code.
+func (s *tried) refuse(mounts bool) {
+	s.t.Helper()
+	ctx := context.Background()
+	fails := func(context.Context, *session.Attempt) (int, error) {
+		return 0, errors.Join(os.WriteFile(filepath.Join(s.dir, "new"), nil, 0o644), errSeeded)
+	}
+	for range 5 { // more than there may be checkpoints
+		if _, err := session.RunAttempt(ctx, s.Session, fails, session.AttemptOptions{}); !errors.Is(err, errSeeded) {
+			s.t.Errorf("an attempt that fails gives %v", err)
+		}
+	}
+	var ids []string
+	wants := func(what string, code errs.Code, err error) {
+		s.t.Helper()
+		var e *errs.Error
+		if errs.CodeOf(err) != code || !errors.As(err, &e) || e.Op == "" {
+			s.t.Errorf("%s gives %v (%s), want %s", what, err, errs.CodeOf(err), code)
+		}
+	}
+	for {
+		k, err := s.Snapshot(ctx, overlay.SnapshotOptions{})
+		if err != nil {
+			wants("one checkpoint too many", errs.Capacity, err)
+			break
+		}
+		ids = append(ids, k.ID)
+	}
+	_, err := session.RunAttempt(ctx, s.Session, fails, session.AttemptOptions{})
+	wants("one attempt too many", errs.Capacity, err)
+	must(s.t, s.Drop(ctx, ids[0]))
+	_, err = s.Rollback(ctx, ids[0], overlay.RollbackOptions{})
+	wants("a rollback to what was dropped", errs.Rollback, err)
+	_, err = s.Rollback(ctx, "ckpt_nothing", overlay.RollbackOptions{})
+	wants("a rollback to nothing", errs.NotFound, err)
+	_, err = s.Snapshot(ctx, overlay.SnapshotOptions{ID: "mine"})
+	wants("an ID that is none", errs.Usage, err)
+	_, err = s.Snapshot(ctx, overlay.SnapshotOptions{Parent: ids[0]})
+	wants("a parent that was dropped", errs.Disposed, err)
+	_, err = s.Exec(ctx, session.Command{Args: []string{"true"}, Dir: "src"})
+	wants("a directory that is not absolute", errs.Path, err)
+	_, err = s.Exec(ctx, session.Command{Args: []string{"true"}, Timeout: new(time.Duration(-1))})
+	wants("a negative timeout", errs.ExecOptions, err)
+	_, err = s.Exec(ctx, session.Command{Args: []string{"sleep", "600"}, Timeout: new(20 * time.Millisecond)})
+	wants("a timeout", errs.ExecTimeout, err)
+	_, err = s.Exec(ctx, session.Command{Args: []string{"false"}})
+	wants("a command that fails", errs.Exec, err)
+	if !mounts {
+		_, err = s.Fork(ctx, overlay.ForkOptions{Name: "b"})
+		wants("a branch without a mount", errs.Unsupported, err)
+		return
+	}
+	must(s.t, s.dropAll(ids[1:]))
+	s.conflict(wants)
+}
+
+// dropAll drops checkpoints.
+func (s *tried) dropAll(ids []string) (err error) {
+	for _, id := range ids {
+		err = errors.Join(err, s.Drop(context.Background(), id))
+	}
+	return err
+}
+
+// conflict changes a file in main and in a branch, and takes both back.
+func (s *tried) conflict(wants func(string, errs.Code, error)) {
+	s.t.Helper()
+	ctx := context.Background()
+	k, err := s.Snapshot(ctx, overlay.SnapshotOptions{})
+	must(s.t, err)
+	_, err = s.Fork(ctx, overlay.ForkOptions{Name: "b", From: k.ID})
+	must(s.t, err)
+	for _, dir := range []string{s.dir, filepath.Join(s.dir, overlay.StoreName, "branches/b")} {
+		must(s.t, os.WriteFile(filepath.Join(dir, "src/two"), []byte(dir), 0o644))
+	}
+	m, err := s.PromoteBranch(ctx, "b", overlay.MergeOptions{})
+	wants("a merge of what both have changed", errs.BranchConflict, err)
+	if len(m.Conflicts) != 1 || m.Conflicts[0].Path != "src/two" {
+		s.t.Errorf("the conflicts are %+v", m.Conflicts)
+	}
+	must(s.t, s.DropBranch(ctx, "b"))
+	wants("a branch that is gone", errs.Disposed, s.gone("b"))
+	_, err = s.Rollback(ctx, k.ID, overlay.RollbackOptions{})
+	must(s.t, err)
+}
+
+// gone works in a branch.
+func (s *tried) gone(name string) error {
+	_, err := session.RunAttempt(context.Background(), s.Session, func(context.Context, *session.Attempt) (int, error) { return 0, nil }, session.AttemptOptions{Branch: name})
+	return err
+}
+
+func TestAContextThatEndsAtAnyMomentLeavesNoAttempt(t *testing.T) {
+	t.Parallel()
+	eachConnection(t, func(t *testing.T, s *tried, _ bool) {
+		before := s.capture()
+		one := filepath.Join(s.dir, "src/one")
+		rolledBack := 0
+		for n := range 60 {
+			ctx, cancel := context.WithTimeout(context.Background(), time.Duration(n)*100*time.Microsecond)
+			r, err := session.RunAttempt(ctx, s.Session, func(context.Context, *session.Attempt) (int, error) {
+				must(t, os.WriteFile(one, []byte("changed"), 0o644))
+				return 0, errSeeded
+			}, session.AttemptOptions{})
+			cancel()
+			if r.RolledBack {
+				rolledBack++
+			} else if !errors.Is(err, context.DeadlineExceeded) {
+				t.Fatalf("%d: %v", n, err)
+			}
+			if list, err := s.Client().Attempts(context.Background()); err != nil || len(list) > 0 {
+				t.Fatalf("%d: %v is left, %v", n, list, err)
+			}
+		}
+		list, err := s.List(context.Background(), overlay.ListOptions{})
+		if diff := treestate.Diff(before, s.capture()); len(diff) > 0 || err != nil || len(list) > 1 { // the undo checkpoint
+			t.Errorf("%d were rolled back; %d checkpoints are left, %v\n\t%s", rolledBack, len(list), err, strings.Join(diff, "\n\t"))
+		}
+	})
+}
+
+func TestASessionStartsWhatItNeedsAndEndsIt(t *testing.T) {
+	t.Parallel()
+	bin, err := checked.path()
+	must(t, err)
+	s := openTried(t, session.Config{Program: bin, Backend: session.BackendScan, MaxCheckpoints: 7, KeepDaemon: true})
+	ctx := context.Background()
+	before := s.capture()
+	_, err = session.RunAttempt(ctx, s.Session, func(context.Context, *session.Attempt) (int, error) {
+		script(t, s.dir, nil, damage)
+		return 0, errSeeded
+	}, session.AttemptOptions{})
+	if diff := treestate.Diff(before, s.capture()); !errors.Is(err, errSeeded) || len(diff) > 0 {
+		t.Errorf("%v\n\t%s", err, strings.Join(diff, "\n\t"))
+	}
+	must(t, s.Close())
+	again, err := session.Open(ctx, session.Config{Workspace: s.dir, Start: session.StartNothing})
+	must(t, err)
+	d, err := again.Diagnostics(ctx)
+	if err != nil || d.Backend != session.BackendScan || d.Daemon.PID == os.Getpid() {
+		t.Errorf("%+v, %v", d, err)
+	}
+	_, err = again.Client().Unmount(ctx, control.UnmountOptions{})
+	must(t, err)
+	must(t, again.Close())
+
+	// A daemon that is not to be kept ends with the session, so that the store is free at once.
+	s.Session, err = session.Open(ctx, session.Config{Workspace: s.dir, Program: bin})
+	must(t, err)
+	must(t, s.Close())
+	s.Session, err = session.Open(ctx, session.Config{Workspace: s.dir, Start: session.StartInProcess})
+	for wait := time.Millisecond; errs.CodeOf(err) == errs.Busy && wait < 4*time.Second; wait *= 2 { // a child that is being started has a copy of the lock
+		time.Sleep(wait)
+		s.Session, err = session.Open(ctx, session.Config{Workspace: s.dir, Start: session.StartInProcess})
+	}
+	must(t, err)
+	must(t, s.Close())
+}
+
+func TestASessionWorksAtAnotherMountpoint(t *testing.T) {
+	t.Parallel()
+	cfg := connections[0].config(t)
+	cfg.Mountpoint = filepath.Join(memory(t), "mountpoint")
+	must(t, os.Mkdir(cfg.Mountpoint, 0o755))
+	s := openTried(t, cfg)
+	if s.dir != cfg.Mountpoint {
+		t.Fatalf("it works in %s", s.dir)
+	}
+	ctx := context.Background()
+	_, err := s.Fork(ctx, overlay.ForkOptions{Name: "try"})
+	must(t, err)
+	before := s.capture()
+	for _, branch := range []string{"", "try"} {
+		_, err := session.RunAttempt(ctx, s.Session, func(ctx context.Context, a *session.Attempt) (int, error) {
+			if _, err := a.Exec(ctx, shell(damage)); err != nil {
+				return 0, err
+			}
+			if now, err := lowerState(a.Dir()); err != nil || len(treestate.Diff(before, now)) == 0 {
+				t.Errorf("%q: nothing has changed in %s, %v", branch, a.Dir(), err)
+			}
+			return 0, errSeeded
+		}, session.AttemptOptions{Branch: branch})
+		if !errors.Is(err, errSeeded) {
+			t.Errorf("%q: %v", branch, err)
+		}
+		if diff := treestate.Diff(before, s.capture()); len(diff) > 0 {
+			t.Errorf("%q:\n\t%s", branch, strings.Join(diff, "\n\t"))
+		}
+	}
+}
+
+// envInBranch makes the test binary attemptInBranch, of the workspace that it names.
+const envInBranch = "HYPERFS_TEST_IN_BRANCH"
+
+// attemptInBranch makes attempts in a process that finds the branch try at the workspace's path: one that is kept, and one that isn't.
+func attemptInBranch(dir string) error {
+	ctx := context.Background()
+	s, err := session.Open(ctx, session.Config{Workspace: dir, Start: session.StartNothing})
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	if s.Branch() != "try" {
+		return errors.New("the session is of " + s.Branch())
+	}
+	for _, failure := range []error{nil, errSeeded} {
+		_, err = session.RunAttempt(ctx, s, func(ctx context.Context, a *session.Attempt) (int, error) {
+			_, err := a.Exec(ctx, shell("echo $HYPERFS_BRANCH >>src/one; rm -f src/two"))
+			return 0, errors.Join(err, failure)
+		}, session.AttemptOptions{})
+		if !errors.Is(err, failure) || failure == nil && err != nil {
+			return err
+		}
+	}
+	_, err = session.RunAttempt(ctx, s, func(context.Context, *session.Attempt) (int, error) { return 0, nil }, session.AttemptOptions{Branch: overlay.MainBranch})
+	if errs.CodeOf(err) != errs.Unsupported {
+		return errors.Join(errors.New("an attempt in main, which can't be seen from here, is no error"), err)
+	}
+	k, err := s.Snapshot(ctx, overlay.SnapshotOptions{})
+	if err == nil && k.Branch != "try" {
+		err = errors.New("a checkpoint is of " + k.Branch)
+	}
+	return err
+}
+
+func TestASessionInABranchIsAboutThatBranch(t *testing.T) {
+	t.Parallel()
+	s := openTried(t, connections[0].config(t))
+	_, err := s.Fork(context.Background(), overlay.ForkOptions{Name: "try"})
+	must(t, err)
+	before := s.capture()
+	self, err := os.Executable()
+	must(t, err)
+	if _, err := checked.run(nil, "-C", s.dir, "exec", "--branch", "try", "--env", envInBranch+"="+s.dir, "--", self); err != nil {
+		t.Error(err)
+	}
+	if diff := treestate.Diff(before, s.capture()); len(diff) > 0 {
+		t.Errorf("main has changed:\n\t%s", strings.Join(diff, "\n\t"))
+	}
+	dir := filepath.Join(s.dir, overlay.StoreName, "branches/try/src")
+	if text, err := os.ReadFile(filepath.Join(dir, "one")); string(text) != "one\ntry\n" || exists(filepath.Join(dir, "two")) {
+		t.Errorf("the branch has %q, %v", text, err)
+	}
+	if list, err := s.Client().Attempts(context.Background()); err != nil || len(list) > 0 {
+		t.Errorf("%v is left, %v", list, err)
+	}
+}
+
+func TestAnAttemptWhoseDaemonDiesGoesBackLater(t *testing.T) {
+	t.Parallel()
+	cfg := connections[0].config(t)
+	s := openTried(t, cfg)
+	ctx := context.Background()
+	before := s.capture()
+	st, err := s.Client().Status(ctx)
+	must(t, err)
+	_, err = session.RunAttempt(ctx, s.Session, func(context.Context, *session.Attempt) (int, error) {
+		script(t, s.dir, nil, damage)
+		must(t, syscall.Kill(st.Daemon.PID, syscall.SIGKILL))
+		return 0, errSeeded
+	}, session.AttemptOptions{})
+	var both *attempt.RollbackError
+	if errs.CodeOf(err) != errs.AttemptRollback || !errors.Is(err, errSeeded) || !errors.As(err, &both) {
+		t.Fatal(err)
+	}
+	must(t, s.Close())
+	cfg.Workspace = s.dir // a dead mount
+	again, err := session.Open(ctx, cfg)
+	for wait := time.Millisecond; errs.CodeOf(err) == errs.Busy && wait < 4*time.Second; wait *= 2 { // until the kernel has closed all that was the daemon's
+		time.Sleep(wait)
+		again, err = session.Open(ctx, cfg)
+	}
+	must(t, err)
+	defer func() { must(t, again.Close()) }()
+	if list, err := again.Client().Attempts(ctx); err != nil || len(list) > 0 {
+		t.Errorf("%v is under way, %v", list, err)
+	}
+	_, err = again.Rollback(ctx, both.Checkpoint, overlay.RollbackOptions{})
+	must(t, err)
+	if diff := treestate.Diff(before, s.capture()); len(diff) > 0 {
+		t.Errorf("\t%s", strings.Join(diff, "\n\t"))
+	}
+}
+
 func TestASecondAttemptFailsAtOnce(t *testing.T) {
 	t.Parallel()
 	eachConnection(t, func(t *testing.T, s *tried, _ bool) {
@@ -524,7 +826,7 @@ func TestAnAttemptOfAProgramThatWasKilledIsInNobodysWay(t *testing.T) {
 	bin, err := checked.path()
 	must(t, err)
 	started := filepath.Join(s.dir, "started")
-	cmd := exec.Command(bin, "-C", s.dir, "attempt", "--", "sh", "-c", "echo changed >src/one; echo >started; exec sleep 600")
+	cmd := exec.Command(bin, "-C", s.dir, "attempt", "--", "sh", "-c", "echo changed >src/one; echo $$ >started.tmp; mv started.tmp started; exec sleep 600")
 	must(t, cmd.Start())
 	for start := time.Now(); !exists(started); time.Sleep(time.Millisecond) {
 		if time.Since(start) > hangAfter {
@@ -541,6 +843,13 @@ func TestAnAttemptOfAProgramThatWasKilledIsInNobodysWay(t *testing.T) {
 	}
 	must(t, cmd.Process.Signal(syscall.SIGKILL))
 	_ = cmd.Wait()
+	pid, err := os.ReadFile(started)
+	must(t, err)
+	for start := time.Now(); exists("/proc/" + strings.TrimSpace(string(pid))); time.Sleep(time.Millisecond) { // its helper ends it
+		if time.Since(start) > hangAfter {
+			t.Fatal("the command lives on")
+		}
+	}
 	if _, err := session.RunAttempt(context.Background(), s.Session, nothing, session.AttemptOptions{}); err != nil {
 		t.Error(err)
 	}

@@ -188,6 +188,11 @@ func (t three) check(now treestate.State, r overlay.MergeResult) error {
 			return fmt.Errorf("%q was changed, which no side has changed: %+v, was %+v", p, n, b)
 		}
 	}
+	if len(r.Conflicts) == 0 {
+		if err := errors.Join(namesKept(t.base, t.theirs, t.ours, now), namesKept(t.base, t.ours, t.theirs, now)); err != nil {
+			return err
+		}
+	}
 	if slices.ContainsFunc(r.Steps, func(s overlay.MergeStep) bool { return s.Source == "merge" }) {
 		return nil
 	}
@@ -227,6 +232,43 @@ func contentKept(base, side, now treestate.State, who string) error {
 		}
 	}
 	return nil
+}
+
+// namesKept proves that what one side has given another name, and the other has left alone, has that name, wherever that is: directories may have moved.
+func namesKept(base, side, other, now treestate.State) error {
+	before, after := only(base), only(side)
+	merged := map[[32]byte][]string{}
+	for p, e := range now {
+		merged[e.Sum] = append(merged[e.Sum], path.Base(p))
+	}
+	for sum, p := range before {
+		q, ok := after[sum]
+		b := base[p]
+		if !ok || path.Base(p) == path.Base(q) || !alike(b, side[q]) || !alike(b, other[p]) || other[p].Nlink != 1 {
+			continue
+		}
+		if !slices.Contains(merged[sum], path.Base(q)) {
+			return fmt.Errorf("the new name of %q, which became %q, is lost: it is %q", p, q, merged[sum])
+		}
+	}
+	return nil
+}
+
+// only gives where the files are whose contents no other has, and that have one name.
+func only(s treestate.State) map[[32]byte]string {
+	count, at := map[[32]byte]int{}, map[[32]byte]string{}
+	for p, e := range s {
+		if e.IsRegular() && e.Size > 0 {
+			count[e.Sum]++
+			at[e.Sum] = p
+		}
+	}
+	for sum, p := range at {
+		if count[sum] > 1 || s[p].Nlink != 1 {
+			delete(at, sum)
+		}
+	}
+	return at
 }
 
 func sums(s treestate.State) map[[32]byte]bool {

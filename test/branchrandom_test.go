@@ -141,8 +141,14 @@ func (p branchLife) random(base string, seed uint64, n int) (list []ops.Op, w *b
 	return list, w, w.finish()
 }
 
-// execute makes operations again. With often it compares everything after each of them, so that it tells which one has done harm.
-func (p branchLife) execute(base string, list []ops.Op, often bool) error {
+// again says how operations are made again.
+type again struct {
+	often bool // everything is compared after each of them, which tells the one that has done harm
+	short bool // nothing is proven at the end
+}
+
+// execute makes operations again.
+func (p branchLife) execute(base string, list []ops.Op, how again) error {
 	return within(hangAfter, func() (err error) {
 		variant := uint32(0)
 		if len(list) > 0 && list[0].Kind == ops.Variant {
@@ -152,7 +158,7 @@ func (p branchLife) execute(base string, list []ops.Op, often bool) error {
 		if err != nil {
 			return err
 		}
-		w.often = often
+		w.often = how.often
 		defer func() {
 			if r := recover(); r != nil {
 				err = fmt.Errorf("panic: %v\n%s", r, debug.Stack())
@@ -165,6 +171,9 @@ func (p branchLife) execute(base string, list []ops.Op, often bool) error {
 				return fmt.Errorf("%v\n%w", o, err)
 			}
 		}
+		if how.short {
+			return nil
+		}
 		return w.finish()
 	})
 }
@@ -172,9 +181,13 @@ func (p branchLife) execute(base string, list []ops.Op, often bool) error {
 // minimise finds the operations of a failure that matter. It compares everything after each of them if that shows the failure earlier, or else as seldom
 // as the failed life did, which takes much less time.
 func (p branchLife) minimise(t *testing.T, base, log string, list []ops.Op) {
-	const often, seldom = true, false
-	early, late := p.execute(base, list, often), p.execute(base, list, seldom)
-	how := early != nil && (late == nil || failedAt(early) != failedAt(late))
+	early, late := p.execute(base, list, again{often: true}), p.execute(base, list, again{})
+	var how again
+	how.often = early != nil && (late == nil || failedAt(early) != failedAt(late))
+	if !how.often {
+		early = late
+	}
+	how.short = early != nil && strings.HasPrefix(failedAt(early), "{")
 	minimise(t, log, func(list []ops.Op) error { return p.execute(base, list, how) })
 }
 
@@ -190,7 +203,7 @@ func (p branchLife) run(t *testing.T, length int) {
 	if log := os.Getenv(envReplay); log != "" {
 		list, err := readLog(log)
 		if err == nil {
-			err = p.execute(base, list, true)
+			err = p.execute(base, list, again{often: true})
 		}
 		if err != nil {
 			t.Error(err)

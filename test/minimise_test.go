@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -75,6 +76,9 @@ func symptom(err error) string {
 
 // reduce leaves out as much of list as it can while fails stays true.
 func reduce(list []ops.Op, fails func([]ops.Op) bool) []ops.Op {
+	for _, key := range []func(ops.Op) string{func(o ops.Op) string { return o.Branch }, func(o ops.Op) string { return string(o.Kind) }} {
+		list = reduceBy(key, list, fails)
+	}
 	for chunk := len(list) / 2; chunk > 0; {
 		smaller := false
 		for at := 0; at < len(list); {
@@ -87,6 +91,23 @@ func reduce(list []ops.Op, fails func([]ops.Op) bool) []ops.Op {
 		}
 		if !smaller || chunk > len(list) {
 			chunk /= 2
+		}
+	}
+	return list
+}
+
+// reduceBy leaves out all operations at once that have one thing in common.
+func reduceBy(key func(ops.Op) string, list []ops.Op, fails func([]ops.Op) bool) []ops.Op {
+	var keys []string
+	for _, o := range list {
+		if k := key(o); !slices.Contains(keys, k) && o.Kind != ops.Variant {
+			keys = append(keys, k)
+		}
+	}
+	for _, k := range keys {
+		rest := slices.DeleteFunc(slices.Clone(list), func(o ops.Op) bool { return o.Kind != ops.Variant && key(o) == k })
+		if fails(rest) {
+			list = rest
 		}
 	}
 	return list

@@ -29,16 +29,29 @@ const userBranches = `
 	for job in $jobs; do wait $job || { cat "$MEET"/out-*; exit 1; }; done
 	test "$(cat "$MEET/out-left")" = "$WS"; test "$(cat "$MEET/out-right")" = "$WS"
 	test ! -e v; test ! -e here; test "$(cat a)" = one; test -e sub/linked
-	if "$HYPERFS" mount --branch left --at "$MEET" . 2>"$MEET/why"; then exit 1; fi; grep -q 'only root.*exec --branch left' "$MEET/why"
+	at="$MEET/at, there"; mkdir "$at"; "$HYPERFS" mount --branch left --at "$at" .
+	"$HYPERFS" status | grep -q "^branch left .*$at"; if "$HYPERFS" mount --branch right --at "$at" .; then exit 1; fi
+	test "$(cat "$at/a")" = "one
+left"
+	echo up >"$at/up"; test "$(cat .hyperfs/branches/left/up)" = up; "$HYPERFS" diff --branch left | grep -q '^A	up$'
+	rm .hyperfs/branches/left/up; test ! -e "$at/up"; test "$("$at/v/bin/python" -c 'print(1)')" = 1
+	code=0; (cd "$at/v" && "$HYPERFS" status) 2>"$MEET/why" || code=$?; test $code = 5; grep -q "its branch left .*hyperfs -C $WS works" "$MEET/why"
+	for dir in "$WS" "$at"; do code=0; (cd "$at"; "$HYPERFS" unmount "$dir" || exit $?; exit 0) || code=$?; test $code = 6; done; test -e "$at/a"
+	"$HYPERFS" unmount "$at"; test -z "$(ls -A "$at")"; "$HYPERFS" mount --branch right --at "$at" .
 	"$HYPERFS" merge left
 	test "$(v/bin/tool)" = "a tool"; test "$(cat a)" = "one
 left"
 	code=0; "$HYPERFS" merge --on-conflict merge right || code=$?; test $code = 3
 	"$HYPERFS" drop-branch right
+	if cat "$at/a" || echo >"$at/new"; then exit 1; fi
 	"$HYPERFS" undo
 	test ! -e v; test "$(stat -c %h a)" = 2; test ! -e here
 	"$HYPERFS" fsck --deep
-	cd /; "$HYPERFS" unmount "$WS"`
+	cd /; "$HYPERFS" unmount "$WS"; test -z "$(ls -A "$at")"
+	"$HYPERFS" mount "$WS"; "$HYPERFS" -C "$WS" fork last; "$HYPERFS" mount --branch last --at "$at" "$WS"; test -e "$at/sub/k"
+	kill -9 $("$HYPERFS" -C "$WS" status --json | /usr/bin/python3 -c 'import json,sys; print(json.load(sys.stdin)["daemon"]["pid"])')
+	while cat "$at/a" 2>/dev/null; do sleep 0.1; done
+	"$HYPERFS" mount "$WS"; test -z "$(ls -A "$at")"; "$HYPERFS" mount --branch last --at "$at" "$WS"; test -e "$at/sub/k"; "$HYPERFS" unmount "$WS"`
 
 func TestAnOrdinaryUserWorksInTwoBranchesAtOnce(t *testing.T) {
 	t.Parallel()

@@ -136,6 +136,40 @@ func TestProgramsThatWatchHearOfMerges(t *testing.T) {
 	}
 }
 
+func TestWhoWatchesInABranchAtTheWorkspacesPathHearsOfItsRollback(t *testing.T) {
+	t.Parallel()
+	needMount(t)
+	bin, err := checked.path()
+	if err != nil {
+		t.Fatal(err)
+	}
+	us, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ws, spare := newWorkspace(t), memory(t)
+	script(t, ws, nil, `mkdir d; echo old >d/f; echo main >main`)
+	sub := mountForTest(t, ws, mountOptions{})
+	script(t, spare, []string{"HYPERFS=" + bin, "WS=" + ws, "WATCH=" + us}, hearIn+`
+		$HYPERFS -C $WS fork b
+		$HYPERFS -C $WS exec --branch b --env HYPERFS_TEST_WATCH=$WS -- $WATCH . d d/f >heard & watch=$!
+		trap 'kill $watch || true; wait $watch || true' EXIT
+		hear watching
+		$HYPERFS -C $WS snapshot --branch b
+		$HYPERFS -C $WS exec --branch b -- sh -c 'echo new >d/f; rm main; echo >made'
+		hear ".: CREATE made"; : >heard
+		$HYPERFS -C $WS rollback --branch b
+		hear "d/f: MODIFY"; hear "d: MODIFY f"; hear ".: DELETE made"; hear ".: CREATE main"`)
+	if err := sub.Check(true); err != nil {
+		t.Error(err)
+	}
+}
+
+// hearIn waits until a line is in the file heard.
+const hearIn = `
+	hear() { for i in $(seq 200); do if grep -qxF "$1" heard; then return; fi; sleep 0.05; done; echo "nothing heard of: $1"; cat heard; exit 1; }
+`
+
 func TestAnOrdinaryUserWhoWatchesHearsOfARollback(t *testing.T) {
 	t.Parallel()
 	needMount(t)
@@ -167,8 +201,7 @@ func TestAnOrdinaryUserWhoWatchesHearsOfARollback(t *testing.T) {
 		}
 	}
 	t.Cleanup(func() { _ = detach(ws) }) // if something fails before
-	cmd := exec.Command("bash", "-euc", `
-		hear() { for i in $(seq 200); do grep -qxF "$1" heard && return; sleep 0.05; done; echo "nothing heard of: $1"; cat heard; exit 1; }
+	cmd := exec.Command("bash", "-euc", hearIn+`
 		cd "$WS"; mkdir shut open; echo a >shut/file; echo b >shut/fixed; echo c >open/file; echo d >open/only; chmod 444 shut/fixed; chmod 555 shut
 		"$HYPERFS" mount .; cd .; "$HYPERFS" snapshot
 		chmod 755 shut; echo changed >shut/file; rm -f shut/fixed; echo new >shut/new; chmod 555 shut

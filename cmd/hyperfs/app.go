@@ -50,7 +50,7 @@ func newApp(stdin io.Reader, stdout, stderr io.Writer) *cli.App {
 			snapshotCommand(), rollbackCommand(), undoCommand(), listCommand(), treeCommand(), showCommand(),
 			diffCommand(), patchCommand(), reconcileCommand(), promoteCommand(), dropCommand(),
 			forkCommand(), branchesCommand(), headsCommand(), mergeCommand(), dropBranchCommand(),
-			gcCommand(), fsckCommand(), versionCommand(), completionCommand(), docsCommand(),
+			recoverCommand(), rehydrateCommand(), gcCommand(), fsckCommand(), versionCommand(), completionCommand(), docsCommand(),
 		},
 		OnUsageError:   usageFailed,
 		ExitErrHandler: func(*cli.Context, error) {}, // report does it

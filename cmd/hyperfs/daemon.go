@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -176,7 +177,37 @@ func (d *daemon) Info() control.Daemon {
 		InPlace:    d.opts.inPlace(),
 		Detached:   d.detached.Load(),
 		TmpfsDir:   d.opts.TmpfsDir,
+		Branches:   d.branchMounts(),
 	}
+}
+
+// branchView is a view that can show a branch at a path of its own too.
+type branchView interface {
+	MountBranch(name, at string) (mountpoint string, err error)
+	BranchMounts() []control.BranchMount
+}
+
+func (d *daemon) branchMounts() []control.BranchMount {
+	if v, ok := d.view.(branchView); ok {
+		return v.BranchMounts()
+	}
+	return nil
+}
+
+// MountBranch implements control.BranchMounter. Root's daemon would mount for others where they may not.
+func (d *daemon) MountBranch(_ context.Context, name, at string) (control.BranchMount, error) {
+	v, ok := d.view.(branchView)
+	switch {
+	case !ok:
+		return control.BranchMount{}, errs.New(control.Unsupported, "mount", at, "the workspace is not mounted")
+	case os.Geteuid() == 0:
+		return control.BranchMount{}, errs.New(control.Unsupported, "mount", at, "the workspace is mounted by root, who alone can show a branch of it elsewhere").
+			WithHint("hyperfs exec --branch " + name)
+	case !filepath.IsAbs(at):
+		return control.BranchMount{}, errs.New(control.Usage, "mount", at, "the path must be absolute")
+	}
+	at, err := v.MountBranch(name, at)
+	return control.BranchMount{Branch: name, Mountpoint: at}, err
 }
 
 // Counters counts what programs and the kernel asked for.

@@ -124,6 +124,9 @@ func printCheckpoint(out io.Writer, r control.CheckpointReply) error {
 		row("checkpoint", r.ID)
 		row("status", r.Status)
 		row("created", fmt.Sprintf("%s (%s), by %s", clock(r.CreatedAt), ago(r.CreatedAt), r.CreatedBy))
+		if !r.UpdatedAt.Equal(r.CreatedAt) {
+			row("updated", fmt.Sprintf("%s (%s)", clock(r.UpdatedAt), ago(r.UpdatedAt)))
+		}
 		row("branch", quote(r.Branch))
 		optional := func(name, value string) {
 			if value != "" {
@@ -138,6 +141,7 @@ func printCheckpoint(out io.Writer, r control.CheckpointReply) error {
 		optional("git HEAD", r.GitHead)
 		row("tier", r.Tier)
 		row("dirty", r.Dirty)
+		optional("session", r.Session)
 		optional("recoverable", r.Recoverable)
 		for _, k := range r.Lineage {
 			row("lineage", k.ID, k.Status, about(k))

@@ -69,6 +69,7 @@ func storeFlags() []cli.Flag {
 		&cli.StringFlag{Name: "store", EnvVars: []string{envStore}, Usage: "keep checkpoints in `DIR` instead of .hyperfs in the workspace; on the same filesystem"},
 		&cli.StringFlag{Name: "tier", EnvVars: []string{"HYPERFS_TIER"}, Value: "auto", Usage: "how preimages are kept: " + strings.Join(tiers, ", ")},
 		&cli.IntFlag{Name: "max-checkpoints", EnvVars: []string{"HYPERFS_MAX_CHECKPOINTS"}, Value: 1024, Usage: "how many may be active"},
+		&cli.BoolFlag{Name: "no-durable-journals", EnvVars: []string{"HYPERFS_NO_DURABLE_JOURNALS"}, Usage: "checkpoints end with the daemon; branches stay"},
 		&cli.BoolFlag{Name: "sync", EnvVars: []string{"HYPERFS_SYNC"}, Usage: "preimages survive power loss"},
 		&cli.BoolFlag{Name: "debug", EnvVars: []string{"HYPERFS_DEBUG"}, Usage: "log every request"},
 	}
@@ -101,6 +102,7 @@ type mountOptions struct {
 	TmpfsDir       string // absolute; "" means below /dev/shm
 	Hot            overlay.HotConfig
 	MaxCheckpoints int
+	NoJournals     bool
 	Sync           bool
 	AllowOther     bool
 	NoPassthrough  bool
@@ -118,6 +120,7 @@ func mountOptionsOf(c *cli.Context, dir string) (o mountOptions, err error) {
 		NoTmpfs:        c.Bool("no-tmpfs"),
 		Hot:            hotConfigOf(c),
 		MaxCheckpoints: c.Int("max-checkpoints"),
+		NoJournals:     c.Bool("no-durable-journals"),
 		Sync:           c.Bool("sync"),
 		AllowOther:     c.Bool("allow-other"),
 		NoPassthrough:  c.Bool("no-passthrough"),
@@ -240,7 +243,7 @@ func (o mountOptions) storeDir() string {
 
 func (o mountOptions) config() overlay.Config {
 	return overlay.Config{Workspace: o.Workspace, Store: o.Store, Tier: o.Tier, NoTmpfs: o.NoTmpfs, TmpfsDir: o.TmpfsDir, Hot: o.Hot,
-		MaxCheckpoints: o.MaxCheckpoints, Sync: o.Sync, LargeMin: o.LargeMin, BlockSize: o.BlockSize}
+		MaxCheckpoints: o.MaxCheckpoints, NoJournals: o.NoJournals, Sync: o.Sync, LargeMin: o.LargeMin, BlockSize: o.BlockSize}
 }
 
 func mount(c *cli.Context) error {

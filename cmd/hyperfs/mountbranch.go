@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 
@@ -39,10 +40,6 @@ func mountBranch(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	if os.Geteuid() != 0 {
-		return errs.New(control.Unsupported, "mount", at, "only root can mount a branch at another path").
-			WithHint("use it at " + dir + ", or hyperfs exec --branch " + c.String("branch"))
-	}
 	if at, err = absolute(c, at); err != nil {
 		return err
 	}
@@ -52,7 +49,12 @@ func mountBranch(c *cli.Context) error {
 	if _, ok := below(x.mountpoint, at); ok {
 		return errs.New(control.Path, "mount", at, "it is in the mount of the workspace")
 	}
-	if err := bind(dir, at); err != nil {
+	if os.Geteuid() == 0 {
+		err = bind(dir, at)
+	} else {
+		err = x.mountBranch(c.Context, c.String("branch"), at)
+	}
+	if err != nil {
 		return err
 	}
 	if flagAnywhere(c, "json") {
@@ -60,6 +62,14 @@ func mountBranch(c *cli.Context) error {
 	}
 	fmt.Fprintf(c.App.ErrWriter, "mounted branch %s at %s\n", quote(c.String("branch")), quote(at))
 	return nil
+}
+
+// mountBranch has the daemon mount a branch, where the kernel lets only root bind it.
+func (x execPlace) mountBranch(ctx context.Context, name, at string) error {
+	client := control.NewClient(x.socket)
+	defer client.Close()
+	_, err := client.MountBranch(ctx, name, at)
+	return err
 }
 
 // unmountBranch takes away a branch that was mounted at another path. The branch stays, and so does the mount of its workspace.

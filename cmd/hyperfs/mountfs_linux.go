@@ -48,6 +48,14 @@ func openMountable(ctx context.Context, cfg overlay.Config) (closable, mounter, 
 // fuseView is a mount.
 type fuseView struct{ *fs.Server }
 
+// BranchMounts lists what MountBranch has made.
+func (v fuseView) BranchMounts() (list []control.BranchMount) {
+	for _, b := range v.Server.BranchMounts() {
+		list = append(list, control.BranchMount{Branch: b.Branch, Mountpoint: b.Mountpoint})
+	}
+	return list
+}
+
 // Counters tells how many requests of the kernel there were, and how many inodes it holds.
 func (v fuseView) Counters() map[string]uint64 {
 	counts := v.Counts()

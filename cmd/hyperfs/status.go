@@ -61,6 +61,9 @@ func diagnosticsCommand() *cli.Command {
 func statusRows(row func(...any), s control.StatusReply) {
 	row("workspace", quote(s.Workspace))
 	row("mount", mountText(s.Daemon))
+	for _, b := range s.Daemon.Branches {
+		row("branch "+quote(b.Branch), "at "+quote(b.Mountpoint))
+	}
 	row("backend", backendText(s.Status))
 	row("store", quote(s.Store))
 	row("tier", s.Tier)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/hyperfs/hyperfs/internal/errs"
 	"github.com/hyperfs/hyperfs/overlay"
@@ -41,9 +42,13 @@ func (e *Engine) End(ctx context.Context, id string, o EndOptions) (Result, erro
 	return r, err
 }
 
-// Abandon lets an attempt be under way no more. The files stay as they are, and its checkpoint stays active. Errors: NOT_FOUND and BUSY as of End.
+// Abandon lets an attempt be under way no more. The files stay as they are, and its checkpoint stays active. Errors: NOT_FOUND and BUSY as of End. An ID that is
+// not under way can't begin after that: who has sent a begin and not waited for the answer abandons it, and the two may overtake each other.
 func (e *Engine) Abandon(ctx context.Context, id string) (Result, error) {
 	a, err := e.take(ctx, id)
+	if errs.CodeOf(err) == errs.NotFound && e.refuse(id) {
+		a, err = e.take(ctx, id)
+	}
 	if err != nil {
 		return Result{}, err
 	}
@@ -53,9 +58,25 @@ func (e *Engine) Abandon(ctx context.Context, id string) (Result, error) {
 	return a.result(EndOptions{Outcome: Abandoned}), nil
 }
 
+// refuse lets no attempt begin with an ID. It reports whether one has begun just before.
+func (e *Engine) refuse(id string) (begun bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.named(id) != nil {
+		return true
+	}
+	e.refused = append(e.refused, id)
+	if len(e.refused) > maxRefused {
+		e.refused = slices.Delete(e.refused, 0, 1)
+	}
+	return false
+}
+
 // take makes the caller the one who ends an attempt. One that is about to begin is waited for.
 func (e *Engine) take(ctx context.Context, id string) (*entry, error) {
-	a := e.find(id)
+	e.mu.Lock()
+	a := e.named(id)
+	e.mu.Unlock()
 	if a == nil {
 		return nil, e.notUnderWay(id)
 	}
@@ -96,9 +117,8 @@ func (a *entry) isBegun() bool {
 	}
 }
 
-func (e *Engine) find(id string) *entry {
-	e.mu.Lock()
-	defer e.mu.Unlock()
+// named gives the attempt with an ID, nil if there is none. The caller holds e.mu.
+func (e *Engine) named(id string) *entry {
 	for _, a := range e.under {
 		if a.ID == id {
 			return a

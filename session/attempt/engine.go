@@ -38,9 +38,13 @@ const op = "attempt"
 type Engine struct {
 	w Workspace
 
-	mu    sync.Mutex        // guards under and what its entries hold
-	under map[string]*entry // by where they work
+	mu      sync.Mutex        // guards what follows, and what the entries hold
+	under   map[string]*entry // by where they work
+	refused []string          // IDs that must not begin any more: see Abandon; the last is the newest
 }
+
+// maxRefused is how many IDs are refused at most. They are for requests on their way.
+const maxRefused = 256
 
 // entry is an attempt that is under way, or about to be. Of its checkpoint it has the ID alone before begun is closed.
 type entry struct {
@@ -127,15 +131,16 @@ func (e *Engine) line(branch string) (string, error) {
 func (e *Engine) claim(a *entry) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if slices.Contains(e.refused, a.ID) {
+		return errs.New(errs.Disposed, op, a.ID, "it was abandoned before it began")
+	}
 	if other := e.under[a.WorksIn]; other != nil && !e.lapsed(other) {
 		return inProgress(other)
 	} else if other != nil {
 		e.drop(other, Abandoned)
 	}
-	for _, other := range e.under {
-		if other.ID == a.ID {
-			return errs.New(errs.Usage, op, a.ID, "another attempt has this ID")
-		}
+	if e.named(a.ID) != nil {
+		return errs.New(errs.Usage, op, a.ID, "another attempt has this ID")
 	}
 	e.under[a.WorksIn] = a
 	return nil

@@ -148,6 +148,16 @@ func TestOneAttemptAtATime(t *testing.T) {
 	w.begin(attempt.Options{})
 }
 
+func TestWhatWasAbandonedBeforehandDoesNotBegin(t *testing.T) {
+	w := open(t)
+	id := w.Reserve()
+	_, err := w.Abandon(ctx, id)
+	wantCode(t, err, errs.NotFound, id)
+	_, err = w.Begin(ctx, attempt.Options{ID: id})
+	wantCode(t, err, errs.Disposed, id)
+	w.begin(attempt.Options{})
+}
+
 func TestOfManyThatBeginAtOnceOneDoes(t *testing.T) {
 	w := open(t)
 	var all sync.WaitGroup

@@ -132,5 +132,8 @@ func (b *bench) onLower(l lower) error {
 	if err := b.latencies(l); err != nil {
 		return err
 	}
+	if err := b.attempts(l); err != nil {
+		return err
+	}
 	return b.branches(l)
 }

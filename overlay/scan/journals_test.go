@@ -1,0 +1,208 @@
+//go:build linux || windows
+
+package scan
+
+import (
+	"context"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/hyperfs/hyperfs/checkpoint"
+	"github.com/hyperfs/hyperfs/internal/errs"
+	"github.com/hyperfs/hyperfs/overlay"
+)
+
+func (f *fixture) recover() map[string]overlay.Recoverable {
+	f.Helper()
+	list, err := f.w.Recover(context.Background())
+	f.must(err)
+	all := map[string]overlay.Recoverable{}
+	for _, r := range list {
+		all[r.ID] = r
+	}
+	return all
+}
+
+func TestRollbackWithoutAnIDIsToWhatTheStateComesFrom(t *testing.T) {
+	f := newFixture(t)
+	f.write("a", "one")
+	first := f.snapshot()
+	want := f.capture()
+	f.write("a", "two")
+	second := f.snapshot()
+	f.write("a", "three")
+	f.snapshot()
+	f.rollback(second)
+	f.must(f.w.Drop(context.Background(), second))
+	f.write("a", "four")
+	if s := f.w.Status(); s.Newest != first {
+		t.Errorf("the newest is %s, want %s, the one before what was dropped", s.Newest, first)
+	}
+	if r := f.rollback(""); r.Checkpoint != first {
+		t.Errorf("the rollback was to %s, want %s", r.Checkpoint, first)
+	}
+	f.is(want)
+	f.reopen()
+	if s := f.w.Status(); s.Newest != first {
+		t.Errorf("after a start the newest is %s, want %s", s.Newest, first)
+	}
+}
+
+func TestWhatEarlierSessionsLeftIsRecoveredAndRehydrated(t *testing.T) {
+	f := newFixture(t)
+	variety(f)
+	want := f.capture()
+	id := f.snapshot()
+	if c, err := f.w.Get(id); err != nil || c.Session != f.w.Session() {
+		t.Errorf("it is %+v, %v", c, err)
+	}
+	havoc(f)
+	f.reopen()
+	r := f.recover()[id]
+	if !r.CanRehydrate || r.Session == f.w.Session() || !strings.HasPrefix(r.Session, "session_") {
+		t.Fatalf("it is recovered as %+v", r)
+	}
+	changed := f.capture()
+	c, err := f.w.Rehydrate(context.Background(), id)
+	if err != nil || c.Session != f.w.Session() || !c.UpdatedAt.After(r.UpdatedAt) {
+		t.Errorf("it was rehydrated as %+v, %v", c, err)
+	}
+	f.is(changed)
+	if len(f.recover()) != 0 {
+		t.Error("it is listed though it is this session's own")
+	}
+	f.rollback(id)
+	f.is(want)
+	f.sound()
+}
+
+func TestRehydrateRefusesDamageAndTouchesNothing(t *testing.T) {
+	backup := func(f *fixture) string { return f.only(backupsName) }
+	manifest := func(f *fixture) string { return f.only(manifestsName) }
+	for name, c := range map[string]struct {
+		file func(f *fixture) string
+		harm func(f *fixture, file string)
+		say  string
+	}{
+		"backup flipped":   {backup, (*fixture).flip, "a:"},
+		"backup cut":       {backup, (*fixture).cut, "a:"},
+		"backup removed":   {backup, func(f *fixture, file string) { f.must(os.Remove(file)) }, "a:"},
+		"manifest flipped": {manifest, (*fixture).flip, "corrupt"},
+		"manifest cut":     {manifest, (*fixture).cut, "corrupt"},
+		"manifest removed": {manifest, func(f *fixture, file string) { f.must(os.Remove(file)) }, "manifest"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			f.write("a", "one and more")
+			id := f.snapshot()
+			f.write("a", "two")
+			f.must(f.w.Close())
+			c.harm(f, c.file(f))
+			f.open()
+			before := f.capture()
+			r := f.recover()[id]
+			if r.CanRehydrate || !strings.Contains(r.Reason, c.say) {
+				t.Errorf("it is recovered as %+v, want a reason with %q", r, c.say)
+			}
+			_, err := f.w.Rehydrate(context.Background(), id)
+			f.wantCode(err, errs.Integrity)
+			_, err = f.w.Rollback(context.Background(), id, overlay.RollbackOptions{})
+			f.wantCode(err, errs.Integrity)
+			if c, err := f.w.Get(id); err != nil || c.Session == f.w.Session() || c.Status != checkpoint.Active {
+				t.Errorf("it is %+v, %v", c, err)
+			}
+			f.is(before)
+		})
+	}
+}
+
+// only gives the one file that a directory of the store has.
+func (f *fixture) only(dir string) string {
+	f.Helper()
+	list, err := os.ReadDir(f.path(overlay.StoreName + "/" + dir))
+	f.must(err)
+	var names []string
+	for _, e := range list {
+		if !strings.HasPrefix(e.Name(), ".") {
+			names = append(names, f.path(overlay.StoreName+"/"+dir+"/"+e.Name()))
+		}
+	}
+	if len(names) != 1 {
+		f.Fatalf("%s has %v", dir, names)
+	}
+	return names[0]
+}
+
+func (f *fixture) flip(file string) {
+	f.Helper()
+	b, err := os.ReadFile(file)
+	f.must(err)
+	b[len(b)/2] ^= 4
+	f.must(os.WriteFile(file, b, 0o600))
+}
+
+func (f *fixture) cut(file string) { f.must(os.Truncate(file, 5)) }
+
+func TestRehydrateRefusesWhatHasEnded(t *testing.T) {
+	f := newFixture(t)
+	f.write("a", "one")
+	dropped, promoted := f.snapshot(), f.snapshot()
+	f.must(f.w.Drop(context.Background(), dropped))
+	_, err := f.w.Promote(context.Background(), promoted, nil)
+	f.must(err)
+	f.reopen()
+	for _, id := range []string{dropped, promoted} {
+		if r := f.recover()[id]; r.CanRehydrate || r.Reason == "" {
+			t.Errorf("it is recovered as %+v", r)
+		}
+		_, err := f.w.Rehydrate(context.Background(), id)
+		f.wantCode(err, errs.Rollback)
+	}
+	_, err = f.w.Rehydrate(context.Background(), "ckpt_none")
+	f.wantCode(err, errs.NotFound)
+}
+
+func TestADamagedRecordIsNamedAndHidesNoOther(t *testing.T) {
+	f := newFixture(t)
+	f.write("a", "one")
+	id, broken := f.snapshot(), f.snapshot()
+	f.must(f.w.store.Update(func(tx *checkpoint.Tx) error { return tx.Set([]byte("k"+broken), []byte(`{`)) }))
+	f.reopen()
+	all := f.recover()
+	if len(all) != 2 || !all[id].CanRehydrate || all[broken].CanRehydrate {
+		t.Errorf("there are %+v", all)
+	}
+	_, err := f.w.Rollback(context.Background(), broken, overlay.RollbackOptions{})
+	f.wantCode(err, errs.Integrity)
+	f.must(f.w.Drop(context.Background(), broken))
+	_, err = f.w.GC(context.Background())
+	f.must(err)
+	f.sound()
+}
+
+func TestWithoutDurableJournalsCheckpointsEnd(t *testing.T) {
+	f := newFixture(t)
+	f.write("a", "one")
+	kept := f.snapshot()
+	f.must(f.w.Close())
+	w, err := Open(overlay.Config{Workspace: f.dir, NoJournals: true})
+	f.must(err)
+	f.w = w
+	f.write("a", "two")
+	gone := f.snapshot()
+	if len(f.recover()) != 0 {
+		t.Error("there is something to recover")
+	}
+	_, err = f.w.Rehydrate(context.Background(), kept)
+	f.wantCode(err, errs.Unsupported)
+	f.reopen()
+	if r := f.recover()[gone]; r.Status != checkpoint.Disposed {
+		t.Errorf("it is recovered as %+v", r)
+	}
+	if n := f.backupCount(); n != 1 {
+		t.Errorf("there are %d backups", n)
+	}
+	f.rollback(kept)
+	f.sound()
+}

@@ -1,0 +1,4 @@
+package strategy
+
+// Prepare is what otherwise happens in the background, soon after something was saved.
+func (h *HotBuffer) Prepare() { h.prepare() }
