@@ -44,10 +44,10 @@ func TestPatchOfRandomChangesGivesTheTreeThatTheyGave(t *testing.T) {
 			rounds := max(amount(t, envPatchTrees, 1000)*b.share/100/treesPerPatch, 1)
 			repeat(t, b.share/10, func() {
 				dir := filepath.Join(memory(t), "workspace")
-				ok(t, os.Mkdir(dir, 0o755))
+				must(t, os.Mkdir(dir, 0o755))
 				sub, err := b.open(dir)
-				ok(t, err)
-				defer func() { ok(t, sub.close()) }()
+				must(t, err)
+				defer func() { must(t, sub.close()) }()
 				s := seed(t)
 				l := &patchLife{T: t, sub: sub, rand: rand.New(rand.NewPCG(s, 1)), spare: memory(t), generators: map[string]*ops.Generator{}}
 				defer func() {
@@ -148,21 +148,21 @@ func (l *patchLife) Intn(_ string, n int) int { return l.rand.IntN(n) }
 func (l *patchLife) live(rounds int) {
 	x := ops.NewExecutor(textFS{l.sub.fs})
 	for i := range treesPerPatch {
-		ok(l.T, x.Apply(ops.Op{Kind: ops.Mkdir, Path: treeName(i), Mode: 0o755}))
+		must(l.T, x.Apply(ops.Op{Kind: ops.Mkdir, Path: treeName(i), Mode: 0o755}))
 	}
 	l.change(x, 15)
 	from, err := l.sub.snapshot()
-	ok(l.T, err)
+	must(l.T, err)
 	was := l.checkout(0)
 	dir := filepath.Join(l.spare, "work")
-	ok(l.T, treestate.Copy(filepath.Join(l.spare, "0"), dir))
+	must(l.T, treestate.Copy(filepath.Join(l.spare, "0"), dir))
 	for i := 1; i <= rounds && !l.Failed(); i++ {
 		l.change(x, 6)
 		now := l.checkout(i)
 		l.apply(dir, from, "")
 		l.compare(dir, now, "after the patch of what changed since the checkpoint")
 		to, err := l.sub.snapshot()
-		ok(l.T, err)
+		must(l.T, err)
 		l.apply(dir, to, from)
 		l.compare(dir, was, "after the patch from the later checkpoint to the earlier one")
 		l.apply(dir, from, to)
@@ -222,7 +222,7 @@ func (l *patchLife) view(tree string) (v ops.View) {
 	var walk func(path, rel string)
 	walk = func(path, rel string) {
 		list, err := l.sub.fs.ReadDir(path)
-		ok(l.T, err)
+		must(l.T, err)
 		slices.Sort(list)
 		for _, name := range list {
 			p, r := path+"/"+name, name
@@ -245,13 +245,13 @@ func (l *patchLife) view(tree string) (v ops.View) {
 func (l *patchLife) checkout(n int) treestate.State {
 	l.Helper()
 	all, dir := filepath.Join(l.spare, "all"), filepath.Join(l.spare, fmt.Sprint(n))
-	ok(l.T, l.sub.copy(all))
-	ok(l.T, checkOut(all, dir))
-	ok(l.T, treestate.Remove(all))
+	must(l.T, l.sub.copy(all))
+	must(l.T, checkOut(all, dir))
+	must(l.T, treestate.Remove(all))
 	s, err := treestate.Capture(dir, treestate.Options{})
-	ok(l.T, err)
+	must(l.T, err)
 	if n > 0 { // only the first is needed itself
-		ok(l.T, treestate.Remove(dir))
+		must(l.T, treestate.Remove(dir))
 	}
 	return s
 }
@@ -308,7 +308,7 @@ func checkOutFile(from, to string) error {
 func (l *patchLife) apply(dir, from, to string) {
 	l.Helper()
 	var patch bytes.Buffer
-	ok(l.T, l.sub.patch(from, to, &patch))
+	must(l.T, l.sub.patch(from, to, &patch))
 	if patch.Len() == 0 {
 		return // git apply takes none that is empty
 	}
@@ -330,7 +330,7 @@ func gitApply(t *testing.T, dir string, patch []byte, flags ...string) {
 func (l *patchLife) compare(dir string, want treestate.State, when string) {
 	l.Helper()
 	got, err := treestate.Capture(dir, treestate.Options{})
-	ok(l.T, err)
+	must(l.T, err)
 	if diff := diffForGit(want, got); len(diff) > 0 {
 		l.Fatalf("%s:\n%s", when, strings.Join(diff, "\n"))
 	}
@@ -386,18 +386,11 @@ func (f textFile) WriteAt(p []byte, off int64) (int, error) {
 	return f.File.WriteAt(p, off)
 }
 
-func ok(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // A patch for a repository that converts what it checks out is exact where git is told that there is no repository, as docs/patches.md says.
 func TestPatchIsExactInARepositoryThatConverts(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "workspace")
-	ok(t, os.Mkdir(dir, 0o755))
-	write := func(name, text string) { ok(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644)) }
+	must(t, os.Mkdir(dir, 0o755))
+	write := func(name, text string) { must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644)) }
 	write(".gitattributes", "* text=auto eol=crlf\n*.id ident\n*.f filter=loud\n")
 	write("mixed", "a\r\nb\nc\n")
 	write("lf", "x\ny\n")
@@ -405,12 +398,12 @@ func TestPatchIsExactInARepositoryThatConverts(t *testing.T) {
 	write("i.id", "$Id$\n")
 	write("x.f", "quiet\n")
 	sub, err := openPatchScan(dir)
-	ok(t, err)
-	defer func() { ok(t, sub.close()) }()
+	must(t, err)
+	defer func() { must(t, sub.close()) }()
 	from, err := sub.snapshot()
-	ok(t, err)
+	must(t, err)
 	old := filepath.Join(t.TempDir(), "old")
-	ok(t, sub.copy(old))
+	must(t, sub.copy(old))
 	write("mixed", "a\r\nB\nc\n")
 	write("lf", "x\nY\n")
 	write("crlf", "x\r\nY\r\n")
@@ -418,15 +411,15 @@ func TestPatchIsExactInARepositoryThatConverts(t *testing.T) {
 	write("x.f", "still quiet\n")
 	write("new", "1\n2\n")
 	var patch bytes.Buffer
-	ok(t, sub.patch(from, "", &patch))
+	must(t, sub.patch(from, "", &patch))
 	script(t, old, toolEnv(t, false), `git init -q .; git config core.autocrlf true; git config filter.loud.smudge 'tr a-z A-Z'; git config filter.loud.clean 'tr A-Z a-z'`)
 	t.Setenv("GIT_DIR", "/nonexistent")
 	gitApply(t, old, patch.Bytes())
-	ok(t, os.RemoveAll(filepath.Join(old, ".git")))
+	must(t, os.RemoveAll(filepath.Join(old, ".git")))
 	want, err := treestate.Capture(dir, treestate.Options{})
-	ok(t, err)
+	must(t, err)
 	got, err := treestate.Capture(old, treestate.Options{})
-	ok(t, err)
+	must(t, err)
 	if diff := diffForGit(want, got); len(diff) > 0 {
 		t.Error(strings.Join(diff, "\n"))
 	}
@@ -452,13 +445,13 @@ func TestPatchOfChangesOfEveryKindGivesTheTree(t *testing.T) {
 				needMount(t)
 			}
 			dir := filepath.Join(t.TempDir(), "workspace")
-			ok(t, os.Mkdir(dir, 0o755))
+			must(t, os.Mkdir(dir, 0o755))
 			script(t, dir, nil, before)
 			sub, err := b.open(dir)
-			ok(t, err)
-			defer func() { ok(t, sub.close()) }()
+			must(t, err)
+			defer func() { must(t, sub.close()) }()
 			from, err := sub.snapshot()
-			ok(t, err)
+			must(t, err)
 			l := &patchLife{T: t, sub: sub, spare: t.TempDir()}
 			was := l.checkout(0)
 			script(t, dir, nil, after)
@@ -467,7 +460,7 @@ func TestPatchOfChangesOfEveryKindGivesTheTree(t *testing.T) {
 			l.apply(work, from, "")
 			l.compare(work, now, "after the patch")
 			var patch bytes.Buffer
-			ok(t, sub.patch(from, "", &patch))
+			must(t, sub.patch(from, "", &patch))
 			gitApply(t, work, patch.Bytes(), "--reverse")
 			l.compare(work, was, "after the patch was taken back")
 			gitApply(t, work, patch.Bytes(), "--check")

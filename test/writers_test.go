@@ -37,11 +37,11 @@ func TestChangesOfAllDescendantsGoBack(t *testing.T) {
 		{"run --rollback, with a daemon that goes on until then", func(t *testing.T, sub *mountSubject, env []string, daemon func() int) {
 			stopped := writers + `; kill -STOP $(cat "$PIDS")` // what it writes after the rollback would stay
 			hyperfsIn(t, sub.dir, env, "run", "--rollback", "--", "sh", "-euc", stopped)
-			ok(t, syscall.Kill(daemon(), syscall.SIGKILL))
+			must(t, syscall.Kill(daemon(), syscall.SIGKILL))
 		}},
 		{"run, that fails", func(t *testing.T, sub *mountSubject, env []string, daemon func() int) {
 			bin, err := checked.path()
-			ok(t, err)
+			must(t, err)
 			cmd := exec.Command(bin, "-C", sub.dir, "run", "--", "sh", "-uc", writers+`; kill -KILL $(cat "$PIDS"); exit 3`)
 			cmd.Env = append(os.Environ(), env...)
 			if out, _ := cmd.CombinedOutput(); cmd.ProcessState.ExitCode() != 3 {
@@ -50,7 +50,7 @@ func TestChangesOfAllDescendantsGoBack(t *testing.T) {
 		}},
 		{"exec, that ends the daemon", func(t *testing.T, sub *mountSubject, env []string, daemon func() int) {
 			id, err := sub.Snapshot()
-			ok(t, err)
+			must(t, err)
 			hyperfsIn(t, sub.dir, env, "exec", "--", "sh", "-euc", writers)
 			if err := syscall.Kill(daemon(), 0); err == nil && !zombie(daemon()) {
 				t.Errorf("the daemon %d still runs", daemon())
@@ -64,16 +64,16 @@ func TestChangesOfAllDescendantsGoBack(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			ws := filepath.Join(t.TempDir(), "workspace")
-			ok(t, os.Mkdir(ws, 0o755))
+			must(t, os.Mkdir(ws, 0o755))
 			script(t, ws, nil, writersSetup)
 			sub := mountForTest(t, ws, mountOptions{})
 			before := captureOf(t, sub)
 			pids := filepath.Join(t.TempDir(), "pid")
 			daemon := func() int {
 				text, err := os.ReadFile(pids)
-				ok(t, err)
+				must(t, err)
 				pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
-				ok(t, err)
+				must(t, err)
 				return pid
 			}
 			tt.do(t, sub, []string{"PIDS=" + pids}, daemon)
@@ -86,7 +86,7 @@ func TestChangesOfAllDescendantsGoBack(t *testing.T) {
 func hyperfsIn(t *testing.T, ws string, env []string, args ...string) string {
 	t.Helper()
 	out, err := checked.run(env, append([]string{"-C", ws}, args...)...)
-	ok(t, err)
+	must(t, err)
 	return out
 }
 
@@ -119,18 +119,18 @@ func TestNpmInstallOverHundredsOfFilesIsUndoneExactly(t *testing.T) {
 		"npm_config_cache="+filepath.Join(packages, "cache"), "P="+packages)
 	script(t, packages, env, packagesSetup)
 	ws := filepath.Join(t.TempDir(), "workspace")
-	ok(t, os.Mkdir(ws, 0o755))
+	must(t, os.Mkdir(ws, 0o755))
 	t.Cleanup(func() { _ = treestate.Remove(ws) })
 	script(t, ws, env, `echo '{"name":"project","version":"1.0.0"}' > package.json; npm install "$P/kept-1.0.0.tgz" "$P/many-1.0.0.tgz"`)
 	sub := mountForTest(t, ws, mountOptions{})
 	before := captureOf(t, sub)
 	id, err := sub.Snapshot()
-	ok(t, err)
+	must(t, err)
 	const install = `npm install --foreground-scripts "$P/many-2.0.0.tgz"; test "$(node -p 'require("./node_modules/many/lib/f7.js")')" = -7; grep -q patched node_modules/kept/lib/k320.js`
 	script(t, ws, env, install)
 	rewritten := map[string]int{}
 	d, err := sub.client.Diff(context.Background(), control.Between{From: id}, true)
-	ok(t, err)
+	must(t, err)
 	for _, c := range d.Changes {
 		parts := strings.SplitN(c.Path, "/", 3)
 		if before[c.Path].IsRegular() && parts[0] == "node_modules" && len(parts) == 3 {
