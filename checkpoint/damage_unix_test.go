@@ -232,6 +232,9 @@ func TestCommitsAtOnceLeaveNoGap(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+		if err := s.settle(); err != nil { // else the copy may be of more than one moment
+			t.Fatal(err)
+		}
 		if after, err := Open(killed(t, dir), Options{}); err != nil {
 			t.Errorf("sync %v: %v", sync, err)
 		} else if err := after.Close(); err != nil {

@@ -33,7 +33,7 @@ func beginAttempt(s *Server, ctx context.Context, _ *call, o *attempt.Options) (
 }
 
 func attempts(s *Server, _ context.Context, _ *call, _ *none) (AttemptsReply, error) {
-	return AttemptsReply{nonNil(s.attempts.Active())}, nil
+	return AttemptsReply{s.attempts.Active()}, nil
 }
 
 func endAttempt(s *Server, ctx context.Context, c *call, o *attempt.EndOptions) (AttemptReply, error) {
@@ -85,6 +85,7 @@ func (c *Client) Attempts(ctx context.Context) ([]attempt.Attempt, error) {
 // EndAttempt ends an attempt. With ATTEMPT_ROLLBACK there is an attempt.RollbackError below the error.
 func (c *Client) EndAttempt(ctx context.Context, id string, o attempt.EndOptions) (attempt.Result, error) {
 	var r AttemptReply
+	o = o.Shortened() // a larger request would be refused
 	err := c.byAttempt(ctx, http.MethodPost, id, "/end", &o, &r)
 	r.restore()
 	return r.Result, bothFaults(id, err)

@@ -11,11 +11,11 @@ import (
 )
 
 func status(s *Server, _ context.Context, _ *call, _ *none) (StatusReply, error) {
-	return StatusReply{Status: s.workspace.Status(), Daemon: s.daemon()}, nil
+	return StatusReply{Status: s.workspace.Status(), Daemon: s.daemon(), Attempts: s.attempts.Active()}, nil
 }
 
 func diagnostics(s *Server, _ context.Context, _ *call, _ *none) (DiagnosticsReply, error) {
-	d := DiagnosticsReply{Diagnostics: s.workspace.Diagnostics(), Daemon: s.daemon(), Counters: s.host.Counters()}
+	d := DiagnosticsReply{Diagnostics: s.workspace.Diagnostics(), Daemon: s.daemon(), Attempts: s.attempts.Active(), Counters: s.host.Counters()}
 	d.Probes, d.Active, d.Degraded = nonNil(d.Probes), nonNil(d.Active), nonNil(d.Degraded)
 	return d, nil
 }

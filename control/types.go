@@ -3,6 +3,7 @@ package control
 import (
 	"github.com/hyperfs/hyperfs/checkpoint"
 	"github.com/hyperfs/hyperfs/overlay"
+	"github.com/hyperfs/hyperfs/session/attempt"
 )
 
 // NotUTF8 carries the exact bytes of strings that are not valid UTF-8, which JSON cannot hold: paths are arbitrary bytes.
@@ -13,13 +14,15 @@ type NotUTF8 map[string][]byte
 // StatusReply is the answer to GET /v1/status.
 type StatusReply struct {
 	overlay.Status
-	Daemon Daemon `json:"daemon"`
+	Daemon   Daemon            `json:"daemon"`
+	Attempts []attempt.Attempt `json:"attempts"` // under way, oldest first
 }
 
 // DiagnosticsReply is the answer to GET /v1/diagnostics.
 type DiagnosticsReply struct {
 	overlay.Diagnostics
 	Daemon   Daemon            `json:"daemon"`
+	Attempts []attempt.Attempt `json:"attempts"`           // under way, oldest first
 	Counters map[string]uint64 `json:"counters,omitempty"` // requests of the kernel since the mount, by kind
 }
 

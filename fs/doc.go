@@ -21,11 +21,15 @@
 // shows, however it is mounted, and for the names on the shelf (see Server.ShelfChanged). A mount
 // elsewhere, whose workspace others can still reach, gives short timeouts for the live tree.
 //
+// A branch may be shown by a mount of its own too (branchmount.go). There the kernel keeps nothing but pages that are mapped, and the mount of the
+// workspace is told of each change before that is answered.
+//
 // # Deadlock
 //
 // Serving a request must not touch a path inside the mount: that would be a request too, which may wait for this one. A
 // notification waits for requests that are under way on the inode or directory concerned; so none may be sent from a
-// request, nor with a lock held that a request may want.
+// request, nor with a lock held that a request may want. A request of a branch mount may notify the mount of the workspace, whose requests wait
+// for nothing of a branch mount; so never the other way round.
 //
 // # Who watches files
 //

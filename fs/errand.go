@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"crypto/rand"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/hyperfs/hyperfs/overlay"
@@ -119,7 +120,7 @@ func (x *errand) standIn(name string) uint64 {
 }
 
 // errandsOf tells what is to be done so that programs hear of effects. Only what the kernel holds can be watched: so nothing is done for names in
-// directories that it does not know, and for inodes where it knows neither them nor their directory.
+// directories that it does not know, nor for inodes where it knows neither them nor their directory.
 func (s *filesystem) errandsOf(effects []overlay.Effect) []*errand {
 	byDir := map[uint64]*errand{}
 	var all []*errand
@@ -129,39 +130,32 @@ func (s *filesystem) errandsOf(effects []overlay.Effect) []*errand {
 			continue
 		}
 		num := e.Dir.Num()
-		x, seen := byDir[num]
-		if !seen {
-			x = s.newErrand(e)
-			byDir[num] = x
-			if x != nil {
-				all = append(all, x)
+		x := byDir[num]
+		if x == nil {
+			at, ok := s.watchedAt(e)
+			if !ok {
+				continue
 			}
+			x = &errand{s: s, dir: num, path: strings.Trim(at+"/"+e.Path, "/")}
+			byDir[num] = x
+			all = append(all, x)
 		}
-		if x != nil {
-			x.acts = append(x.acts, actsOf(e)...)
-		}
+		x.acts = append(x.acts, actsOf(e)...)
 	}
 	// A directory comes before what is in it, as when it is made.
 	slices.SortStableFunc(all, func(a, b *errand) int { return cmp.Compare(a.path, b.path) })
 	return split(all)
 }
 
-// newErrand gives an errand in the directory of an effect, without acts; nil if nobody can watch that.
-func (s *filesystem) newErrand(e *overlay.Effect) *errand {
-	at, ok := s.placeOf(e.Dir)
-	if !ok {
-		return nil
+// watchedAt gives where the volume of an effect is, from the root of the mount. It is false if nobody can watch what it is about.
+func (s *filesystem) watchedAt(e *overlay.Effect) (path string, ok bool) {
+	if path, ok = s.placeOf(e.Dir); !ok && e.Inode != nil {
+		path, ok = s.placeOf(e.Inode)
 	}
-	path := e.Path
-	if at != "" && path != "" {
-		path = at + "/" + path
-	} else if at != "" {
-		path = at
-	}
-	return &errand{s: s, dir: e.Dir.Num(), path: path}
+	return path, ok
 }
 
-// placeOf gives the path of the volume that an inode is of, from the root of the mount. It is false if the kernel does not know the inode.
+// placeOf gives where the volume of an inode is, from the root of the mount. It is false if the kernel does not know the inode.
 func (s *filesystem) placeOf(n overlay.Inode) (path string, ok bool) {
 	if n == s.main.root {
 		return "", true

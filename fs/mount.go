@@ -140,7 +140,13 @@ func (m *Server) Mountpoint() string { return m.mountpoint }
 
 // Notifier tells the kernel what to forget of any volume that is mounted. A volume of the shelf that changes by itself, as by a rollback, must
 // tell it; of the tree it is the Notifier already.
-func (m *Server) Notifier() overlay.Notifier { return everywhere{notifier{m.fs}} }
+func (m *Server) Notifier() overlay.Notifier {
+	all := everywhere{notifier{m.fs}}
+	if m.fs.echo != nil {
+		return teller{all}
+	}
+	return all
+}
 
 // Wait returns when the mount is gone: unmounted by anybody, and no file in it open any more. Then the tree can be closed.
 func (m *Server) Wait() { <-m.done }

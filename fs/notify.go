@@ -11,7 +11,10 @@ import (
 // notifier tells the kernel what to forget. Its methods wait for requests that are under way; see the package's comment.
 type notifier struct{ s *filesystem }
 
-var _ overlay.Teller = notifier{}
+var (
+	_ overlay.Notifier = notifier{}
+	_ overlay.Teller   = teller{}
+)
 
 // barrierName is a name that hardly anything has: an entry notification for it only waits for the directory's lock. It is one that could
 // be, so that no kernel refuses it before it has waited.
@@ -30,27 +33,6 @@ func (t notifier) InvalEntry(dir overlay.Inode, name string) {
 	if t.knows(dir) {
 		t.s.kernel.EntryNotify(dir.Num(), name)
 	}
-}
-
-// Removed is InvalEntry for a name of a file that has none any more. The kernel ends what watches the file itself (IN_DELETE_SELF).
-func (t notifier) Removed(dir overlay.Inode, name string, gone overlay.Inode) {
-	if t.s.echo == nil {
-		t.InvalEntry(dir, name)
-		return
-	}
-	t.s.counts.add(opInvalEntry)
-	if t.knows(dir) {
-		t.s.kernel.DeleteNotify(dir.Num(), gone.Num(), name)
-	}
-}
-
-// Tell has the kernel forget, and then programs that watch files told.
-func (t notifier) Tell(effects []overlay.Effect, forget func()) {
-	if t.s.echo == nil || t.s.kernel == nil {
-		forget()
-		return
-	}
-	t.s.echo.tell(effects, forget)
 }
 
 // InvalInode makes the kernel forget attributes, ACLs, and pages from offset 0 to the end, be they of a file or
@@ -89,3 +71,17 @@ func (t notifier) inode(n overlay.Inode) {
 		_ = unix.Nanosleep(&pause, nil) // a signal may end it early, and then it is asked early
 	}
 }
+
+// teller is a notifier that has programs which watch files told, too. In a branch mount none are.
+type teller struct{ everywhere }
+
+// Removed is InvalEntry for a name of a file that has none any more. The kernel ends what watches the file itself (IN_DELETE_SELF).
+func (t teller) Removed(dir overlay.Inode, name string, gone overlay.Inode) {
+	t.s.counts.add(opInvalEntry)
+	if t.knows(dir) {
+		t.s.kernel.DeleteNotify(dir.Num(), gone.Num(), name)
+	}
+}
+
+// Tell has the kernel forget, and then programs told.
+func (t teller) Tell(effects []overlay.Effect, forget func()) { t.s.echo.tell(effects, forget) }

@@ -20,6 +20,7 @@ type Effect struct {
 	Gone    Inode  // what the name has lost, if it is known, no directory, and has no name any more
 
 	// Of what the name means, as it did before.
+	Inode   Inode
 	Content bool // it has other content
 	Attr    bool // it has another mode, owner, mtime, number of names, or other xattrs
 }
@@ -94,7 +95,7 @@ func (l *effectList) inode(n *Node, content, attr bool) {
 			continue
 		}
 		if path, ok := l.path(at.parent); ok {
-			l.all = append(l.all, Effect{Dir: at.parent, Path: path, Name: at.name, Content: content, Attr: attr})
+			l.all = append(l.all, Effect{Dir: at.parent, Path: path, Name: at.name, Inode: n, Content: content, Attr: attr})
 		}
 	}
 }

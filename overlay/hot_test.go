@@ -149,6 +149,12 @@ func TestAThousandRoundsDoNotGrowTheHotBuffer(t *testing.T) {
 		s.ok(s.w.Drop(context.Background(), id))
 	}
 	s.sameTree(before)
+	var fs unix.Statfs_t
+	s.ok(unix.Statfs(s.dir, &fs))
+	ready := int64(0)
+	if fs.Type == unix.TMPFS_MAGIC {
+		ready = 2<<20 + 4096 // pages that are made in advance
+	}
 	s.waitFor("the room to be freed", func() bool {
 		var total int64
 		for _, name := range s.storeFiles("hot") {
@@ -156,7 +162,7 @@ func TestAThousandRoundsDoNotGrowTheHotBuffer(t *testing.T) {
 			s.ok(unix.Stat(name, &st))
 			total += st.Blocks * 512
 		}
-		return total <= int64(s.hot().Files+2)*2*4096 && s.hot().Files <= 4*len(names)
+		return total <= int64(s.hot().Files+2)*2*4096+ready && s.hot().Files <= 4*len(names)
 	})
 	s.rollback(first)
 	s.same(before)

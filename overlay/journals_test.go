@@ -99,13 +99,16 @@ func TestWhatAKilledDaemonLeftIsRecoveredAndRehydrated(t *testing.T) {
 	for _, tier := range []string{"pure-manifest", "posix-link", "tmpfs", "hot"} {
 		t.Run(tier, func(t *testing.T) {
 			s := spaceWith(t, tierConfig(t, tier))
+			head := strings.Repeat("0123456789", 4)
+			s.ok(os.Mkdir(filepath.Join(s.dir, ".git"), 0o755))
+			s.ok(os.WriteFile(filepath.Join(s.dir, ".git", "HEAD"), []byte(head+"\n"), 0o644))
 			id, before := s.killedAtWork()
 			s.open()
 			r, ok := s.recover()[id]
 			if !ok || !r.CanRehydrate || r.Reason != "" || r.Session == s.w.Session() || !strings.HasPrefix(r.Session, "session_") {
 				t.Fatalf("it is recovered as %+v", r)
 			}
-			if r.Agent != "planner" || r.Subagent != "tests" || r.Message != "before the work" || r.Status != checkpoint.Active || r.Dirty == 0 || r.Tier == "" || r.CreatedAt.IsZero() {
+			if r.Agent != "planner" || r.Subagent != "tests" || r.Message != "before the work" || r.Status != checkpoint.Active || r.Dirty == 0 || r.Tier == "" || r.CreatedAt.IsZero() || r.GitHead != head || r.CreatedBy != "snapshot" {
 				t.Errorf("its record is %+v", r)
 			}
 			changed := s.state()

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/hyperfs/hyperfs/checkpoint"
@@ -157,7 +158,7 @@ func (o *outsideWalk) run() error {
 		if err := o.checkRoot(l, &st); err != nil {
 			return err
 		}
-		if err := o.walk(l, o.t.rootFd, o.t.identity(o.t.root), "", false); err != nil {
+		if err := o.walk(l, o.t.rootFd, o.t.identity(o.t.root), "", notNew); err != nil {
 			return err
 		}
 		return o.walkTrash(l)
@@ -181,7 +182,7 @@ func (o *outsideWalk) checkRoot(l *logTx, st *unix.Statx_t) error {
 	if print, err := o.t.rootPrint(); err != nil || o.root != 0 && print == o.root {
 		return err
 	}
-	return o.checkDir(l, st, ".", false)
+	return o.checkDir(l, st, ".", notNew)
 }
 
 // walkTrash looks for old inodes that somebody has changed where they are kept. What no record names is about to be removed.
@@ -197,17 +198,22 @@ func (o *outsideWalk) walkTrash(l *logTx) error {
 		}
 		path := StoreName + "/trash/" + name
 		if !isDir(&st) {
-			return o.checkFile(l, o.t.trashFd, name, &st, path, false)
+			return o.checkFile(l, o.t.trashFd, name, &st, path, notNew)
 		}
-		if err := o.checkDir(l, &st, path, false); err != nil {
+		if err := o.checkDir(l, &st, path, notNew); err != nil {
 			return err
 		}
-		return o.below(l, o.t.trashFd, name, id, path, false)
+		return o.below(l, o.t.trashFd, name, id, path, notNew)
 	})
 }
 
-// walk goes through a directory; isNew says that no checkpoint knows it.
-func (o *outsideWalk) walk(l *logTx, dirfd int, dir checkpoint.ID, path string, isNew bool) error {
+// newness reports whether an inode came to be in this epoch, so that no checkpoint knows it. The log is asked only for what looks as if it had been changed.
+type newness func() (bool, error)
+
+func notNew() (bool, error) { return false, nil }
+
+// walk goes through a directory.
+func (o *outsideWalk) walk(l *logTx, dirfd int, dir checkpoint.ID, path string, dirIsNew newness) error {
 	return eachName(dirfd, func(name string) error {
 		if path == "" && name == StoreName {
 			return nil
@@ -223,22 +229,20 @@ func (o *outsideWalk) walk(l *logTx, dirfd int, dir checkpoint.ID, path string, 
 		}
 		slot := checkpoint.Slot{Dir: dir, Name: name}
 		below := strings.TrimPrefix(path+"/"+name, "/")
-		fresh, err := o.fresh(l, slot, o.t.idOf(&st), isNew)
-		if err != nil {
-			return err
-		}
+		id := o.t.idOf(&st)
+		isNew := sync.OnceValues(func() (bool, error) { return o.fresh(l, slot, id, dirIsNew) })
 		if !isDir(&st) {
-			return o.checkFile(l, dirfd, name, &st, below, fresh)
+			return o.checkFile(l, dirfd, name, &st, below, isNew)
 		}
-		if err := o.checkDir(l, &st, below, fresh); err != nil {
+		if err := o.checkDir(l, &st, below, isNew); err != nil {
 			return err
 		}
-		return o.below(l, dirfd, name, o.t.idOf(&st), below, fresh)
+		return o.below(l, dirfd, name, id, below, isNew)
 	})
 }
 
 // below goes through what a directory has under a name, which is one too.
-func (o *outsideWalk) below(l *logTx, dirfd int, name string, dir checkpoint.ID, path string, isNew bool) error {
+func (o *outsideWalk) below(l *logTx, dirfd int, name string, dir checkpoint.ID, path string, isNew newness) error {
 	fd, err := unix.Openat(dirfd, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err == unix.EACCES {
 		return nil // what its owner can't read, its owner can't have changed in there either
@@ -250,22 +254,25 @@ func (o *outsideWalk) below(l *logTx, dirfd int, name string, dir checkpoint.ID,
 	return o.walk(l, fd, dir, path, isNew)
 }
 
-// fresh reports whether an inode came to be in this epoch, by the rule in doc.go.
-func (o *outsideWalk) fresh(l *logTx, slot checkpoint.Slot, id checkpoint.ID, dirIsNew bool) (bool, error) {
+// fresh is newness by the rule in doc.go.
+func (o *outsideWalk) fresh(l *logTx, slot checkpoint.Slot, id checkpoint.ID, dirIsNew newness) (bool, error) {
 	if old, err := l.MarkedOld(o.t.epoch, id); err != nil || old {
 		return false, err
 	}
-	if dirIsNew {
-		return true, nil
+	if isNew, err := dirIsNew(); err != nil || isNew {
+		return isNew, err
 	}
 	return l.HasSlot(o.t.epoch, slot)
 }
 
 // checkFile notes a file that somebody else may have changed. What the daemon itself changed last before it was killed has a record, or is a change of names or of a name in the
 // trash, which leaves the modification time alone.
-func (o *outsideWalk) checkFile(l *logTx, dirfd int, name string, st *unix.Statx_t, path string, isNew bool) error {
-	if isNew || nsOf(st.Ctime) <= o.since {
+func (o *outsideWalk) checkFile(l *logTx, dirfd int, name string, st *unix.Statx_t, path string, isNew newness) error {
+	if nsOf(st.Ctime) <= o.since {
 		return nil
+	}
+	if is, err := isNew(); err != nil || is {
+		return err
 	}
 	id := o.t.idOf(st)
 	if _, have := o.found[id]; have {
@@ -327,9 +334,12 @@ func hasXattrs(list func([]byte) (int, error)) (bool, error) {
 	return false, nil
 }
 
-func (o *outsideWalk) checkDir(l *logTx, st *unix.Statx_t, path string, isNew bool) error {
-	if isNew || nsOf(st.Ctime) <= o.since {
+func (o *outsideWalk) checkDir(l *logTx, st *unix.Statx_t, path string, isNew newness) error {
+	if nsOf(st.Ctime) <= o.since {
 		return nil
+	}
+	if is, err := isNew(); err != nil || is {
+		return err
 	}
 	id := o.t.idOf(st)
 	has, err := l.HasAttr(o.t.epoch, id)

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/hyperfs/hyperfs/internal/errs"
 	"github.com/hyperfs/hyperfs/overlay"
 	"github.com/hyperfs/hyperfs/session/attempt"
 )
@@ -107,7 +108,7 @@ func (s *Session) begin(ctx context.Context, o AttemptOptions) (*Attempt, error)
 	id := options.ID
 	begun, err := s.client.BeginAttempt(ctx, options)
 	if err != nil {
-		if ctx.Err() != nil {
+		if ctx.Err() != nil || errs.CodeOf(err) == errs.Internal { // no answer has come
 			s.abandon(ctx, id)
 		}
 		return nil, err
@@ -171,7 +172,7 @@ func (e *ending) end(ctx context.Context, failure error) (attempt.Result, error)
 // fail rolls back, if that is wanted. It gives failure, or where the rollback fails too the error that has both.
 func (e *ending) fail(failure error) (attempt.Result, error) {
 	r, err := e.s.client.EndAttempt(context.WithoutCancel(e.ctx), e.checkpoint, attempt.EndOptions{
-		Outcome: attempt.Failure, Message: failure.Error(), NoRollback: e.o.NoRollback,
+		Outcome: attempt.Failure, Message: fmt.Sprint(failure), NoRollback: e.o.NoRollback, // fmt bears with an Error method that panics
 	})
 	if err == nil {
 		e.s.note(nil, r.Rollback)

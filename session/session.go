@@ -9,7 +9,6 @@ import (
 	"github.com/hyperfs/hyperfs/control"
 	"github.com/hyperfs/hyperfs/internal/errs"
 	"github.com/hyperfs/hyperfs/overlay"
-	"github.com/hyperfs/hyperfs/session/attempt"
 )
 
 // Session is an open workspace. Its methods may be called by any number of goroutines. A context that ends ends the call it was given to, and so does
@@ -205,7 +204,6 @@ func (s *Session) Exec(ctx context.Context, c Command) (Result, error) {
 // Diagnostics is everything that the workspace and the session know about themselves.
 type Diagnostics struct {
 	control.DiagnosticsReply
-	Attempts      []attempt.Attempt        `json:"attempts"` // under way, of any program
 	LastReconcile *overlay.ReconcileResult `json:"last_reconcile,omitempty"`
 	LastRollback  *time.Duration           `json:"last_rollback_ns,omitempty"`
 }
@@ -213,10 +211,7 @@ type Diagnostics struct {
 // Diagnostics gives a copy of values: asking runs no git, no shell and no scan.
 func (s *Session) Diagnostics(ctx context.Context) (Diagnostics, error) {
 	return call(ctx, s, "diagnostics", func(ctx context.Context) (d Diagnostics, err error) {
-		if d.DiagnosticsReply, err = s.client.Diagnostics(ctx); err != nil {
-			return d, err
-		}
-		d.Attempts, err = s.client.Attempts(ctx)
+		d.DiagnosticsReply, err = s.client.Diagnostics(ctx)
 		if changed, ok := s.LastReconcile(); ok {
 			d.LastReconcile = &changed
 		}

@@ -101,6 +101,31 @@ func TestASessionKnowsItself(t *testing.T) {
 	}
 }
 
+// mute is an error whose text can't be had.
+type mute struct{ text string }
+
+func (n *mute) Error() string { return n.text }
+
+func TestAFailureGoesBackWhateverItsErrorSays(t *testing.T) {
+	s := openHere(t)
+	for name, failure := range map[string]error{
+		"long":        errors.New(strings.Repeat("é", 1<<20)), // more than a request may have
+		"empty":       errors.New(""),
+		"not UTF-8":   errors.New("\xff\x00"),
+		"panics":      (*mute)(nil),
+		"joined":      errors.Join(os.ErrNotExist, context.Canceled),
+		"one of ours": &control.Error{Code: control.NotFound, Op: "x", Err: os.ErrNotExist},
+	} {
+		r, err := session.RunAttempt(background, s, func(context.Context, *session.Attempt) (int, error) {
+			write(t, s.Workspace(), "file", "changed")
+			return 0, failure
+		}, session.AttemptOptions{})
+		if err != failure || !r.RolledBack || read(t, s.Workspace(), "file") != "old\n" {
+			t.Errorf("%s: the error is the callback's: %v, %+v", name, err == failure, r)
+		}
+	}
+}
+
 func TestCheckpointsHaveRelatives(t *testing.T) {
 	s := openHere(t)
 	first, err := s.Snapshot(background, overlay.SnapshotOptions{Subagent: "one"})

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"os"
 	"strings"
 
@@ -100,6 +101,10 @@ func (t *trial) run(ctx context.Context) error {
 		o.Outcome, o.Message = attempt.Failure, failure.Error()
 	}
 	result, err := t.client.EndAttempt(ctx, t.begun.ID, o)
+	if err != nil && failure != nil && control.CodeOf(err) != control.AttemptRollback {
+		why := errors.New(failure.Error()) // without its exit code: this is worse
+		err = attempt.DoubleFault(&attempt.RollbackError{Checkpoint: t.begun.ID, Attempt: why, Rollback: err})
+	}
 	if err != nil {
 		return err
 	}

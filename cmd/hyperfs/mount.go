@@ -24,8 +24,8 @@ func mountCommand() *cli.Command {
 		Usage:     "protect a directory: mount it over itself and start its daemon",
 		UsageText: "hyperfs mount [flags] [DIR]\n   hyperfs mount --branch NAME --at MOUNTPOINT [DIR]",
 		Description: example("It returns when the mount answers. A mount that a dead daemon left is replaced.\n"+
-			"With --branch it shows a branch of a workspace that is mounted already at another path too, for root. That goes with unmount MOUNTPOINT, and\n"+
-			"with the workspace's own mount. Others have the same directory at .hyperfs/branches/NAME in the mount, and exec --branch.",
+			"With --branch it shows a branch of a workspace that is mounted already at another path too. That goes with unmount MOUNTPOINT, and\n"+
+			"with the workspace's own mount. The same directory is at .hyperfs/branches/NAME in the mount.",
 			"hyperfs mount", "hyperfs mount --at /mnt/project ~/project", "hyperfs mount --branch fix-1 --at /mnt/fix-1 ~/project"),
 		Flags: append(mountFlags(),
 			&cli.StringFlag{Name: "at", EnvVars: []string{"HYPERFS_MOUNTPOINT"}, Usage: "mount at `MOUNTPOINT` instead of over the workspace"},

@@ -13,6 +13,7 @@ import (
 
 	"github.com/hyperfs/hyperfs/control"
 	"github.com/hyperfs/hyperfs/overlay"
+	"github.com/hyperfs/hyperfs/session/attempt"
 	"github.com/hyperfs/hyperfs/strategy"
 )
 
@@ -81,6 +82,18 @@ func statusRows(row func(...any), s control.StatusReply) {
 	if s.Undo != "" {
 		row("undo", s.Undo)
 	}
+	for _, a := range s.Attempts {
+		row("attempt", attemptText(a))
+	}
+}
+
+// attemptText says what is under way, and who is going to end it.
+func attemptText(a attempt.Attempt) string {
+	text := fmt.Sprintf("%s in %s, begun %s", a.ID, quote(a.WorksIn), ago(a.CreatedAt))
+	if a.PID != 0 {
+		text += fmt.Sprintf(", by process %d", a.PID)
+	}
+	return text
 }
 
 // backendText names the backend, and what a checkpoint costs with it.
@@ -127,7 +140,7 @@ func mountText(d control.Daemon) string {
 }
 
 func diagnosticsRows(row func(...any), d control.DiagnosticsReply) {
-	statusRows(row, control.StatusReply{Status: d.Status, Daemon: d.Daemon})
+	statusRows(row, control.StatusReply{Status: d.Status, Daemon: d.Daemon, Attempts: d.Attempts})
 	row("version", versionText(d.Daemon.Version))
 	for _, f := range d.Daemon.Version.Features {
 		row("feature", featureText(f))

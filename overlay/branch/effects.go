@@ -80,7 +80,7 @@ func (l *effectList) inode(n *node, content bool) {
 			continue
 		}
 		if path, ok := l.path(s.Dir); ok {
-			l.all = append(l.all, overlay.Effect{Dir: l.node(s.Dir), Path: path, Name: s.Name, Content: content, Attr: true})
+			l.all = append(l.all, overlay.Effect{Dir: l.node(s.Dir), Path: path, Name: s.Name, Inode: n, Content: content, Attr: true})
 		}
 	}
 }

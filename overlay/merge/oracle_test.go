@@ -59,10 +59,11 @@ func mergeEntry(b, o, t *treestate.Entry) (merged treestate.Entry, there, ok boo
 		return merged, false, alike(b, t)
 	case t == nil:
 		return merged, false, alike(b, o)
-	case b == nil:
-		merged = *o
-		merged.Mtime = max(o.Mtime, t.Mtime)
-		return merged, true, alike(o, t)
+	case b == nil: // xattrs are merged one by one, and there were none
+		if o.Mode != t.Mode || !sameContent(o, t) {
+			return merged, true, false
+		}
+		b = &treestate.Entry{Mode: o.Mode, Sum: o.Sum, Size: o.Size, Target: o.Target}
 	}
 	merged, ok = *o, true
 	choose := func(same func(x, y *treestate.Entry) bool, take func()) {

@@ -206,3 +206,22 @@ func TestWithoutDurableJournalsCheckpointsEnd(t *testing.T) {
 	f.rollback(kept)
 	f.sound()
 }
+
+func TestAMovedWorkspaceHasItsCheckpoints(t *testing.T) {
+	f := newFixture(t)
+	variety(f)
+	want := f.capture()
+	id := f.snapshot()
+	havoc(f)
+	f.must(f.w.Close())
+	moved := f.dir + "-moved"
+	f.must(os.Rename(f.dir, moved))
+	f.dir = moved
+	f.open()
+	if r := f.recover()[id]; !r.CanRehydrate {
+		t.Errorf("it is recovered as %+v", r)
+	}
+	f.rollback(id)
+	f.is(want)
+	f.sound()
+}

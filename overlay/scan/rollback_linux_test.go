@@ -3,12 +3,14 @@ package scan
 import (
 	"context"
 	"os"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/hyperfs/hyperfs/internal/errs"
 	"github.com/hyperfs/hyperfs/internal/testfs"
+	"github.com/hyperfs/hyperfs/internal/treestate"
 	"github.com/hyperfs/hyperfs/overlay"
 	"golang.org/x/sys/unix"
 )
@@ -139,4 +141,26 @@ func TestModesThatWereLiftedComeBackAfterAKill(t *testing.T) {
 			t.Errorf("what was lifted is still written down: %v", err)
 		}
 	}
+}
+
+func TestACopiedWorkspaceHasItsCheckpointsToo(t *testing.T) {
+	f := newFixture(t)
+	variety(f)
+	want := f.capture()
+	id := f.snapshot()
+	havoc(f)
+	f.must(f.w.Close())
+	copied := f.dir + "-copied"
+	if out, err := exec.Command("cp", "-a", f.dir, copied).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	f.must(treestate.Remove(f.dir))
+	f.dir = copied
+	f.open()
+	if r := f.recover()[id]; !r.CanRehydrate {
+		t.Errorf("it is recovered as %+v", r)
+	}
+	f.rollback(id)
+	f.is(want)
+	f.sound()
 }

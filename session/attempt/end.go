@@ -24,7 +24,7 @@ func (e *Engine) End(ctx context.Context, id string, o EndOptions) (Result, erro
 	if err != nil {
 		return Result{}, err
 	}
-	r := a.result(o)
+	r := a.result(o.Shortened())
 	switch {
 	case o.Outcome == Success && !o.NoReconcile:
 		err = e.reconcile(ctx, &r)

@@ -2,6 +2,7 @@ package attempt
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/hyperfs/hyperfs/checkpoint"
@@ -53,6 +54,17 @@ type EndOptions struct {
 	NoRollback  bool    `json:"no_rollback,omitempty"`  // after a failure, leave the files as they are
 }
 
+// MaxMessage is how many bytes of an end's message count.
+const MaxMessage = 4 << 10
+
+// Shortened gives o with a message that is no longer than MaxMessage: what somebody says of a failure must not keep it from being rolled back.
+func (o EndOptions) Shortened() EndOptions {
+	if len(o.Message) > MaxMessage {
+		o.Message = strings.ToValidUTF8(o.Message[:MaxMessage-len("…")], "") + "…"
+	}
+	return o
+}
+
 // Result is what has become of an attempt.
 type Result struct {
 	ID         string                   `json:"id"` // of its checkpoint, which is active unless it was rolled back to
@@ -73,7 +85,7 @@ type RollbackError struct {
 }
 
 func (e *RollbackError) Error() string {
-	return fmt.Sprintf("the attempt failed: %v; it could not be rolled back: %v", e.Attempt, e.Rollback)
+	return fmt.Sprintf("the attempt failed: %v; it could not be rolled back: %v", e.Attempt, e.Rollback) // fmt bears with an Error method that panics
 }
 
 // Unwrap gives both errors.
