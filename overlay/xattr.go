@@ -99,7 +99,7 @@ func xattrsBy(list func([]byte) (int, error), get func(string, []byte) (int, err
 		return nil, err
 	}
 	names, err := growing(list)
-	if err != nil {
+	if err != nil || len(names) == 0 { // overlayfs counts its own, and does not list them
 		return nil, err
 	}
 	var xs []checkpoint.Xattr
