@@ -78,7 +78,6 @@ func (r *restorer) remakeDir(old checkpoint.ID) error {
 // then contents, then attributes; modification times of directories last, as all else changes them.
 func (r *restorer) apply() error {
 	r.view.thaw()
-	r.t.stir()
 	r.lifted, r.restored = map[checkpoint.ID]uint32{}, map[checkpoint.ID]bool{}
 	for _, c := range r.plan.slots {
 		if err := r.moveAside(c); err != nil {
