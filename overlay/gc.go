@@ -117,7 +117,6 @@ func (w *Workspace) collect(ctx context.Context) (GCResult, error) {
 
 // free deletes what dropped records had named, unless others name it too.
 func (w *Workspace) free(f checkpoint.Freed) GCResult {
-	w.tree.stir() // deleting one of several names changes an inode
 	res := GCResult{Records: f.Records}
 	for _, ref := range f.Contents {
 		bytes := w.tiers.bytes(ref)
@@ -243,6 +242,7 @@ func (w *Workspace) sweepTrash(all *checkpoint.Named, res *GCResult) error {
 		if err := statAt(w.tree.trashFd, name, &st); err != nil {
 			return err
 		}
+		w.tree.stir()
 		bytes, err := reap.remove(w.tree.trashFd, name, &st)
 		if err != nil {
 			w.log.Warn("an old inode can't be removed", "id", name, "err", err)

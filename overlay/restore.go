@@ -81,7 +81,6 @@ func (r *restorer) remakeDir(old checkpoint.ID) error {
 // then contents, then attributes; modification times of directories last, as all else changes them.
 func (r *restorer) apply() error {
 	r.view.thaw()
-	r.t.stir()
 	r.lifted, r.restored = map[checkpoint.ID]uint32{}, map[checkpoint.ID]bool{}
 	r.sortAside()
 	for _, c := range r.plan.slots {

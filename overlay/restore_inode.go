@@ -63,6 +63,7 @@ func (r *restorer) eachInode(each eachFunc, list []*inodeRestore, fn func(*inode
 
 // restoreInode puts back what is restored in place. Many goroutines may call it, each for another inode.
 func (r *restorer) restoreInode(i *inodeRestore) error {
+	r.t.stir()
 	if i.content != nil {
 		if err := r.restoreInPlace(i); err != nil {
 			return err
@@ -157,6 +158,7 @@ func (r *restorer) stage(i *inodeRestore) error {
 
 // replaceInode puts what was staged in the place of the inode that was written to, which goes to the trash for the undo.
 func (r *restorer) replaceInode(i *inodeRestore) error {
+	r.t.stir()
 	err := r.inDir(i.dir, func(fd int) error {
 		if _, err := r.t.linkToTrash(fd, i.slot.Name, i.id); err != nil {
 			if err := r.t.toTrash(fd, i.slot.Name, i.id, false); err != nil {
@@ -314,6 +316,7 @@ func (r *restorer) restoreDirTimes() error {
 		if r.restored[id] || a.Mode&unix.S_IFMT != unix.S_IFDIR {
 			continue
 		}
+		r.t.stir()
 		n, err := r.view.find(id)
 		if err != nil {
 			return err

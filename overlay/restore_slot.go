@@ -53,6 +53,7 @@ func (r *restorer) lift(n *Node, fd int) error {
 
 // lower gives directories their mode back whose attributes were not restored.
 func (r *restorer) lower() error {
+	r.t.stir()
 	for id, mode := range r.lifted {
 		if r.restored[id] {
 			continue
@@ -80,6 +81,7 @@ func (r *restorer) moveAside(c *slotChange) error {
 	if c.held.ID.IsZero() {
 		return nil
 	}
+	r.t.stir()
 	dir := c.held.Mode&unix.S_IFMT == unix.S_IFDIR
 	removed := false
 	var st unix.Statx_t
@@ -117,6 +119,7 @@ func (r *restorer) moveAside(c *slotChange) error {
 // put fills a slot with what it held. left counts the slots that still want each inode: the last one gets the name from the
 // trash, the others a link.
 func (r *restorer) put(c *slotChange, left map[checkpoint.ID]int) error {
+	r.t.stir()
 	id := c.want.ID
 	if id.IsZero() {
 		return nil

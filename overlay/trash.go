@@ -56,6 +56,7 @@ func (t *Tree) lifted(fd int, fn func() error) error {
 	if uint32(st.Mode)&0o700 == 0o700 {
 		return unix.EACCES
 	}
+	t.stir()
 	if err := chmodFd(fd, uint32(st.Mode)&0o7777|0o700); err != nil {
 		return unix.EACCES
 	}
@@ -79,6 +80,7 @@ func (t *Tree) linkToTrash(dirfd int, name string, id checkpoint.ID) (made bool,
 
 // freeTrash deletes what the trash holds of an inode, if no record names it any more.
 func (t *Tree) freeTrash(id checkpoint.ID) (freed bool, bytes int64, err error) {
+	t.stir() // deleting one of several names changes an inode
 	t.trashMu.Lock()
 	defer t.trashMu.Unlock()
 	var named bool
