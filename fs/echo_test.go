@@ -3,6 +3,7 @@ package fs_test
 import (
 	"fmt"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -131,6 +132,28 @@ func TestAnEchoIsRightWhateverIsCached(t *testing.T) {
 			t.Error(got)
 		}
 	})
+}
+
+func TestWhoWatchesBelowAVeryLongPathSeesARollback(t *testing.T) {
+	m := mount(t, fs.Options{InPlace: true, Echo: true})
+	dir, err := unix.Open(m.dir, unix.O_DIRECTORY, 0)
+	must(t, err)
+	for range 20 {
+		name := strings.Repeat("n", 250)
+		must(t, unix.Mkdirat(dir, name, 0o755))
+		below, err := unix.Openat(dir, name, unix.O_DIRECTORY, 0)
+		must(t, err)
+		must(t, unix.Close(dir))
+		dir = below
+	}
+	defer unix.Close(dir)
+	id := m.snapshot(t)
+	fd, err := unix.Openat(dir, "new", unix.O_CREAT|unix.O_WRONLY, 0o600)
+	must(t, err)
+	must(t, unix.Close(fd))
+	w := watch(t, fmt.Sprint("/proc/self/fd/", dir), "")
+	m.rollback(t, id)
+	w.Sees(t, ": DELETE new")
 }
 
 func TestNothingIsRaisedWithoutEcho(t *testing.T) {
