@@ -289,7 +289,8 @@ func waitForStep(t *testing.T, dir string, step int) {
 // branchWreck is what a kill left.
 type branchWreck struct {
 	op            ops.Op
-	before, after stepRecord // the cut step
+	before, after stepRecord // the cut step; after is of the whole life
+	uncut         stepRecord // before it, in the whole life
 	host          branchHost
 	lines         map[string]lineTree
 }
@@ -305,7 +306,7 @@ func proveBranches(t *testing.T, whole, dir string, seed uint64) {
 		return // killed between steps, or before there was anything
 	}
 	w := &branchWreck{lines: map[string]lineTree{}}
-	err := errors.Join(load(opName(dir, k), &w.op), load(recordName(dir, k-1), &w.before), load(recordName(whole, k), &w.after))
+	err := errors.Join(load(opName(dir, k), &w.op), load(recordName(dir, k-1), &w.before), load(recordName(whole, k), &w.after), load(recordName(whole, k-1), &w.uncut))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -380,7 +381,7 @@ func (w *branchWreck) changes() string {
 		return w.op.Branch
 	}
 	for name, l := range w.after.Lines {
-		if b, ok := w.before.Lines[name]; ok && len(sameKind(b.State, l.State)) > 0 {
+		if b, ok := w.uncut.Lines[name]; ok && len(treestate.Diff(b.State, l.State)) > 0 {
 			return name
 		}
 	}
