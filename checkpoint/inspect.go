@@ -215,6 +215,9 @@ func copyStore(from, to string) error {
 	return err
 }
 
+// copyUnit is how much is read at once, in bytes.
+const copyUnit = 64 << 10
+
 // copyFile copies a file without its zeros: the logs of a database are mostly these.
 func copyFile(from, to string) error {
 	src, err := os.Open(from)
@@ -226,10 +229,10 @@ func copyFile(from, to string) error {
 	if err != nil {
 		return err
 	}
-	buf, at := make([]byte, 64<<10), int64(0)
+	buf, zeros, at := make([]byte, copyUnit), make([]byte, copyUnit), int64(0)
 	for {
 		n, err := io.ReadFull(src, buf)
-		if n > 0 && !isZeros(buf[:n]) {
+		if n > 0 && !bytes.Equal(buf[:n], zeros[:n]) {
 			if _, err := dst.WriteAt(buf[:n], at); err != nil {
 				return errors.Join(err, dst.Close())
 			}
@@ -243,5 +246,3 @@ func copyFile(from, to string) error {
 		}
 	}
 }
-
-func isZeros(b []byte) bool { return len(bytes.TrimLeft(b, "\x00")) == 0 }

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -23,6 +24,7 @@ func init() {
 	if len(os.Args) != 1 || os.Args[0] != echoName {
 		return
 	}
+	_ = unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(unsafe.StringData(echoName+"\x00"))), 0, 0, 0) // else it would be "exe"
 	serveEcho(os.Stdin, os.Stdout)
 	os.Exit(0)
 }
