@@ -87,6 +87,10 @@ func (w *Workspace) compare(op, from, to string, leave func(), fn func(from stri
 	if err != nil {
 		return errs.Ensure(op, from, err)
 	}
+	if to == "" && w.unchangedSince(x.Epoch) {
+		leave()
+		return errs.Ensure(op, x.ID, fn(x.ID, &Comparison{}))
+	}
 	a, err := w.openState(x.Epoch)
 	if err != nil {
 		return errs.Ensure(op, x.ID, err)
@@ -103,6 +107,14 @@ func (w *Workspace) compare(op, from, to string, leave func(), fn func(from stri
 		return errs.Ensure(op, x.ID, err)
 	}
 	return errs.Ensure(op, x.ID, fn(x.ID, c))
+}
+
+// unchangedSince reports whether it is known that nothing has changed since an epoch began. No log has to be read for that.
+func (w *Workspace) unchangedSince(e checkpoint.Epoch) bool {
+	w.tree.flushMapped()
+	w.tree.mu.RLock()
+	defer w.tree.mu.RUnlock()
+	return w.tree.epoch == e && w.store.Untouched(e)
 }
 
 // openEnd opens the later of two states that Diff compares.

@@ -15,6 +15,8 @@ import (
 	"testing"
 
 	"github.com/hyperfs/hyperfs/internal/errs"
+	"github.com/hyperfs/hyperfs/overlay"
+	"golang.org/x/sys/unix"
 )
 
 // Somebody writes one file after the other, each as a whole, again and again. At any instant no file is older than one that comes after it, and none is more than one turn behind.
@@ -183,4 +185,38 @@ func TestDiffsOfALiveTreeLeaveNothingBehind(t *testing.T) {
 		t.Errorf("it holds %q, %v", got, err)
 	}
 	s.ok(s.w.Drop(context.Background(), id))
+}
+
+func TestDiffOfWhatIsUnchangedIsEmptyUntilSomethingChanges(t *testing.T) {
+	s := newSpace(t, fillSmall)
+	h, err := s.tr.Open(s.at("b.txt"), unix.O_RDWR, true, nil) // what is written to it is not seen
+	s.ok(err)
+	defer h.Release()
+	diff := func() []overlay.Change {
+		t.Helper()
+		d, err := s.w.Diff(context.Background(), "", "", false)
+		s.ok(err)
+		return d.Changes
+	}
+	s.snapshot()
+	if got := diff(); got == nil || len(got) != 0 {
+		t.Errorf("after the checkpoint there is %+v", got)
+	}
+	if h.Direct() {
+		_, err = unix.Pwrite(h.Fd(), []byte("changed"), 0)
+	} else {
+		_, err = h.WriteAt([]byte("changed"), 0)
+	}
+	s.ok(err)
+	if got := diff(); len(got) != 1 || got[0].Path != "b.txt" {
+		t.Errorf("after a write there is %+v", got)
+	}
+	s.snapshot()
+	if got := diff(); len(got) != 0 {
+		t.Errorf("after another checkpoint there is %+v", got)
+	}
+	s.write("new", "n")
+	if got := diff(); len(got) != 1 || got[0].Path != "new" {
+		t.Errorf("after a file was made there is %+v", got)
+	}
 }
