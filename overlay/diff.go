@@ -107,17 +107,22 @@ func (w *Workspace) newDiffer(ctx context.Context, op, from, to string, expand b
 	if err != nil {
 		return nil, diff, err
 	}
-	foldB := &checkpoint.Fold{}
+	foldB, first := &checkpoint.Fold{}, a.Epoch
 	if to != "" {
 		b, err := w.target(op, to)
 		if err != nil {
 			return nil, diff, errs.Ensure(op, to, err)
 		}
+		first = min(first, b.Epoch)
 		if foldB, err = w.store.Fold(b.Epoch, 0); err != nil {
 			return nil, diff, err
 		}
 	}
-	return w.tree.newDiffer(ctx, foldA, foldB, expand), diff, nil
+	d := w.tree.newDiffer(ctx, foldA, foldB, expand)
+	rules := w.rulesSince(first)
+	d.a.hide(rules, checkpoint.Checkpoint{})
+	d.b.hide(rules, checkpoint.Checkpoint{})
+	return d, diff, nil
 }
 
 // newDiffer compares two states. What changed between them is on record in one of the two, whichever is the older: where to find it the other has to
@@ -150,7 +155,11 @@ func (d *differ) run() ([]found, error) {
 		return nil, err
 	}
 	list = append(list, more...)
-	list = append(list, d.outside()...)
+	elsewhere, err := d.outside()
+	if err != nil {
+		return nil, err
+	}
+	list = append(list, elsewhere...)
 	slices.SortFunc(list, func(x, y found) int {
 		return cmp.Or(strings.Compare(x.Path, y.Path), strings.Compare(x.OldPath, y.OldPath))
 	})
@@ -198,7 +207,14 @@ func heldIn(v *view, slot checkpoint.Slot) (checkpoint.Occupant, error) {
 	if err != nil || !alive {
 		return checkpoint.Occupant{}, err
 	}
-	return v.lookup(slot)
+	o, err := v.lookup(slot)
+	if err != nil || o.ID.IsZero() {
+		return o, err
+	}
+	if ignored, err := v.ignores(slot, o.Mode); err != nil || ignored {
+		return checkpoint.Occupant{}, err
+	}
+	return o, nil
 }
 
 // add notes a name that only the state v has, and what is below it if the other state does not have that directory.
@@ -431,11 +447,16 @@ func (d *differ) keeps(s checkpoint.Slot, id checkpoint.ID) (bool, error) {
 }
 
 // outside lists what was changed while nobody watched, as far as nothing more is known of it.
-func (d *differ) outside() []found {
+func (d *differ) outside() ([]found, error) {
 	var list []found
 	for _, id := range sortedByPath(d.a.fold.Outside) {
 		_, later := d.b.fold.Outside[id]
 		if d.done[id] || later {
+			continue
+		}
+		if omitted, err := d.a.omits(id, d.a.fold.Outside[id]); err != nil {
+			return nil, err
+		} else if omitted {
 			continue
 		}
 		f := found{old: id, new: id, Change: Change{Kind: Modified, Path: d.a.fold.Outside[id], What: []string{"outside"}}}
@@ -446,7 +467,7 @@ func (d *differ) outside() []found {
 		}
 		list = append(list, f)
 	}
-	return list
+	return list, nil
 }
 
 // compare compares what two names lead to.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/hyperfs/hyperfs/checkpoint"
+	"github.com/hyperfs/hyperfs/internal/ignore"
 	"golang.org/x/sys/unix"
 )
 
@@ -88,14 +89,20 @@ type outsideWalk struct {
 	since int64 // ns: what changed later is suspect
 	own   int64 // ns: until then it may have been the daemon, which died without a last beat
 	found map[checkpoint.ID]string
+
+	rules []*ignore.Rules // of ignored places that are skipped
+	into  bool            // something old may be in an ignored place: that is looked for there
 }
 
 // findOutsideChanges notes all changes since the last beat that have no preimage in the current epoch. It costs a walk
 // of the tree, so it is done only where there is a checkpoint.
-func (w *Workspace) findOutsideChanges() error {
-	var seen, clean uint64
+func (w *Workspace) findOutsideChanges(next *ignore.Rules) error {
+	var seen, clean, exiled uint64
 	err := w.store.View(func(tx *checkpoint.Tx) (err error) {
 		if seen, err = tx.Number(metaSeen); err != nil {
+			return err
+		}
+		if exiled, err = tx.Number(metaExiled); err != nil {
 			return err
 		}
 		clean, err = tx.Number(metaClean)
@@ -106,6 +113,8 @@ func (w *Workspace) findOutsideChanges() error {
 	}
 	if seen != 0 && w.tree.protecting {
 		o := &outsideWalk{w: w, t: w.tree, since: int64(seen) - int64(clockGrain), found: map[checkpoint.ID]string{}}
+		o.rules = w.rulesAround(next)
+		o.into = exiled != 0 && checkpoint.Epoch(exiled) >= w.retained()[0]
 		o.own = o.since
 		if clean == 0 {
 			o.own = int64(seen) + int64(beatEvery) + int64(time.Second)
@@ -125,7 +134,7 @@ func (o *outsideWalk) run() error {
 		if err := o.checkDir(l, &st, ".", false); err != nil {
 			return err
 		}
-		return o.walk(l, o.t.rootFd, o.t.identity(o.t.root), "", false)
+		return o.walk(l, outsideDir{fd: o.t.rootFd, id: o.t.identity(o.t.root), steady: true})
 	})
 	if err != nil || len(o.found) == 0 {
 		return err
@@ -141,10 +150,21 @@ func (o *outsideWalk) run() error {
 	return b.Flush()
 }
 
-// walk goes through a directory; isNew says that no checkpoint knows it.
-func (o *outsideWalk) walk(l *logTx, dirfd int, dir checkpoint.ID, path string, isNew bool) error {
+// outsideDir is a directory on the way.
+type outsideDir struct {
+	fd      int
+	id      checkpoint.ID
+	path    string // "" for the workspace
+	isNew   bool   // no checkpoint knows it
+	ignored bool
+	steady  bool // no record names it or one above it
+}
+
+// walk goes through a directory.
+func (o *outsideWalk) walk(l *logTx, d outsideDir) error {
+	dirfd := d.fd
 	return eachName(dirfd, func(name string) error {
-		if path == "" && name == StoreName {
+		if d.path == "" && name == StoreName {
 			return nil
 		}
 		var st unix.Statx_t
@@ -156,16 +176,19 @@ func (o *outsideWalk) walk(l *logTx, dirfd int, dir checkpoint.ID, path string, 
 		if o.t.isForeign(&st) {
 			return nil
 		}
-		slot := checkpoint.Slot{Dir: dir, Name: name}
-		below := strings.TrimPrefix(path+"/"+name, "/")
-		fresh, err := o.fresh(l, slot, o.t.idOf(&st), isNew)
+		sub := outsideDir{id: o.t.idOf(&st), path: below(d.path, name), steady: d.steady}
+		sub.ignored = d.ignored || anyMatches(o.rules, sub.path, isDir(&st))
+		if sub.ignored && !o.into {
+			return nil
+		}
+		fresh, err := o.fresh(l, d, name, &sub)
 		if err != nil {
 			return err
 		}
 		if !isDir(&st) {
-			return o.checkFile(l, &st, below, fresh)
+			return o.checkFile(l, &st, sub.path, fresh)
 		}
-		if err := o.checkDir(l, &st, below, fresh); err != nil {
+		if err := o.checkDir(l, &st, sub.path, fresh); err != nil {
 			return err
 		}
 		fd, err := unix.Openat(dirfd, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
@@ -176,19 +199,31 @@ func (o *outsideWalk) walk(l *logTx, dirfd int, dir checkpoint.ID, path string, 
 			return err
 		}
 		defer unix.Close(fd)
-		return o.walk(l, fd, o.t.idOf(&st), below, fresh)
+		sub.fd, sub.isNew = fd, fresh
+		return o.walk(l, sub)
 	})
 }
 
 // fresh reports whether an inode came to be in this epoch, by the rule in doc.go.
-func (o *outsideWalk) fresh(l *logTx, slot checkpoint.Slot, id checkpoint.ID, dirIsNew bool) (bool, error) {
-	if old, err := l.MarkedOld(o.t.epoch, id); err != nil || old {
+func (o *outsideWalk) fresh(l *logTx, d outsideDir, name string, sub *outsideDir) (bool, error) {
+	if o.into {
+		named, err := l.Named(sub.id)
+		if err != nil {
+			return false, err
+		}
+		if sub.ignored && d.steady {
+			sub.steady = !named
+			return !named, nil
+		}
+		sub.steady = d.steady && !named
+	}
+	if old, err := l.MarkedOld(o.t.epoch, sub.id); err != nil || old {
 		return false, err
 	}
-	if dirIsNew {
+	if d.isNew {
 		return true, nil
 	}
-	return l.HasSlot(o.t.epoch, slot)
+	return l.HasSlot(o.t.epoch, checkpoint.Slot{Dir: d.id, Name: name})
 }
 
 func (o *outsideWalk) checkFile(l *logTx, st *unix.Statx_t, path string, isNew bool) error {

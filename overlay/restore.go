@@ -51,6 +51,7 @@ func (r *restorer) remakeDirs() error {
 		r.view.close()
 		r.view = r.t.newFrozenView(fold)
 		r.view.before, r.view.replaced = before, replaced
+		r.view.hide(r.w.rulesSince(r.target.Epoch), r.target)
 		if r.plan, err = r.t.makePlan(r.view); err != nil {
 			return err
 		}

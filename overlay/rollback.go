@@ -83,6 +83,7 @@ func (w *Workspace) rollback(ctx context.Context, c checkpoint.Checkpoint, o Rol
 	if err == nil {
 		err = r.run()
 	}
+	w.tree.reclassify()
 	w.tree.unlockLooked()
 	if r != nil {
 		r.notify()
@@ -114,6 +115,7 @@ func (w *Workspace) prepare(c checkpoint.Checkpoint, o RollbackOptions) (*restor
 		return nil, err
 	}
 	r := &restorer{w: w, t: t, target: c, view: t.newFrozenView(fold)}
+	r.view.hide(w.rulesSince(c.Epoch), c)
 	if r.plan, err = t.makePlan(r.view); err != nil {
 		r.view.close()
 		return nil, err
@@ -326,6 +328,7 @@ func (w *Workspace) resume() error {
 	}
 	r.view = w.tree.newFrozenView(fold)
 	defer r.view.close()
+	r.view.hide(w.rulesSince(target.Epoch), *target)
 	r.view.before = map[checkpoint.ID]checkpoint.Slot{}
 	for s, o := range since.Slots {
 		if !o.ID.IsZero() {

@@ -29,6 +29,8 @@ type Config struct {
 	TmpfsDir       string       // where the tier tmpfs keeps preimages; "" means below /dev/shm, see strategy.Options
 	MaxCheckpoints int          // active checkpoints, at most; 0 means 1024
 	Hot            HotConfig    // the hot buffer in front of the tier
+	Ignore         []string     // patterns of paths that have no history, as lines of a .gitignore at the root
+	StrictIgnored  bool         // writes to these fail with EROFS
 	Sync           bool         // preimages and records survive power loss, not only the end of the daemon
 	Logger         *slog.Logger // nil means none
 
@@ -210,6 +212,8 @@ type Status struct {
 
 	Hot *strategy.HotStats `json:"hot,omitempty"` // of the hot buffer; the backend scan has none
 
+	Ignore *IgnoreStatus `json:"ignore,omitempty"` // nil where nothing is ignored
+
 	Backend string      `json:"backend"`        // fuse or scan
 	Scan    *ScanStatus `json:"scan,omitempty"` // of the backend scan, once it has made a checkpoint
 }
@@ -237,6 +241,7 @@ type Diagnostics struct {
 	Handles     int                     `json:"handles"` // open files and directories
 	Descriptors int                     `json:"descriptors"`
 	Limits      Limits                  `json:"limits"`
+	Ignored     []IgnoredWrite          `json:"ignored_writes,omitempty"` // the last ones, newest first
 
 	WindowsVolume *WindowsVolume `json:"windows_volume,omitempty"` // on Windows alone
 }

@@ -49,6 +49,8 @@ type Workspace struct {
 	closed      bool                              // guarded by list
 
 	states *states
+
+	rules []rulesFrom // the ignore patterns of the epochs that may be wanted back, in order; never changes once the workspace is open
 }
 
 // Open opens the workspace, makes its store if there is none, and finishes a rollback that was cut short. It fails with
@@ -89,7 +91,11 @@ func (w *Workspace) open() error {
 	if err := w.load(); err != nil {
 		return err
 	}
-	if err := w.findOutsideChanges(); err != nil {
+	rules, err := w.loadRules()
+	if err != nil {
+		return err
+	}
+	if err := w.findOutsideChanges(rules); err != nil {
 		return err
 	}
 	if err := eachName(w.tree.tmpFd, w.tree.removeTemp); err != nil { // nothing in there outlives the process that made it
@@ -102,6 +108,9 @@ func (w *Workspace) open() error {
 		return err
 	}
 	if err := w.cleanUp(); err != nil {
+		return err
+	}
+	if err := w.useRules(rules); err != nil {
 		return err
 	}
 	if err := w.markSeen(); err != nil {
