@@ -75,6 +75,7 @@ func (w *Workspace) Reconcile(ctx context.Context, id string) (ReconcileResult, 
 // differ compares two states of the tree.
 type differ struct {
 	ctx     context.Context
+	more    func() ([]found, error) // what is not in the log; may be nil
 	a, b    *view
 	expand  bool
 	deep    bool             // what is below a directory that moved is listed, too
@@ -93,6 +94,7 @@ type entry struct {
 type found struct {
 	Change
 	old, new checkpoint.ID
+	tracked  *trackedSides // of a tracked file
 }
 
 // newDiffer resolves the names of the states. The caller holds tree.mu.
@@ -108,12 +110,13 @@ func (w *Workspace) newDiffer(ctx context.Context, op, from, to string, expand b
 		return nil, diff, err
 	}
 	foldB, first := &checkpoint.Fold{}, a.Epoch
+	var later *checkpoint.Checkpoint
 	if to != "" {
 		b, err := w.target(op, to)
 		if err != nil {
 			return nil, diff, errs.Ensure(op, to, err)
 		}
-		first = min(first, b.Epoch)
+		first, later = min(first, b.Epoch), &b
 		if foldB, err = w.store.Fold(b.Epoch, 0); err != nil {
 			return nil, diff, err
 		}
@@ -122,6 +125,7 @@ func (w *Workspace) newDiffer(ctx context.Context, op, from, to string, expand b
 	rules := w.rulesSince(first)
 	d.a.hide(rules, checkpoint.Checkpoint{})
 	d.b.hide(rules, checkpoint.Checkpoint{})
+	d.more = func() ([]found, error) { return w.diffTracked(a, later) }
 	return d, diff, nil
 }
 
@@ -160,6 +164,13 @@ func (d *differ) run() ([]found, error) {
 		return nil, err
 	}
 	list = append(list, elsewhere...)
+	if d.more != nil {
+		tracked, err := d.more()
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, tracked...)
+	}
 	slices.SortFunc(list, func(x, y found) int {
 		return cmp.Or(strings.Compare(x.Path, y.Path), strings.Compare(x.OldPath, y.OldPath))
 	})

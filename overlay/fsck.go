@@ -84,8 +84,24 @@ func (f *fsck) checkpoints(ctx context.Context) error {
 		if err := f.plan(c.ID, c); err != nil {
 			return err
 		}
+		f.tracked(c)
 	}
 	return f.pins(ctx)
+}
+
+// tracked proves the copies of tracked files.
+func (f *fsck) tracked(c checkpoint.Checkpoint) {
+	for _, t := range f.w.trackedAt(c.Epoch) {
+		if t.Copy == "" {
+			continue
+		}
+		file, err := f.w.tracked.open(&t)
+		if err != nil {
+			f.found("tracked/"+t.Copy, "the copy of %s can't be used: %v", t.Path, err)
+			continue
+		}
+		_ = file.Close()
+	}
 }
 
 // pins plans a rollback to the beginning of every epoch that is pinned.

@@ -58,6 +58,9 @@ func (w *Workspace) patch(ctx context.Context, from, to string, out io.Writer) e
 
 // gitChange turns a change into what git sees of it, which may be nothing.
 func (d *differ) gitChange(f found) gitpatch.Change {
+	if f.tracked != nil {
+		return gitpatch.Change{Old: f.tracked.old, New: f.tracked.new}
+	}
 	oldPath := f.OldPath
 	if oldPath == "" {
 		oldPath = f.Path

@@ -106,6 +106,9 @@ func (r *restorer) apply() error {
 	if err := r.restoreDirTimes(); err != nil {
 		return err
 	}
+	if err := r.restoreTracked(); err != nil {
+		return err
+	}
 	return r.lower()
 }
 

@@ -116,7 +116,10 @@ func (w *Workspace) prepare(c checkpoint.Checkpoint, o RollbackOptions) (*restor
 	}
 	r := &restorer{w: w, t: t, target: c, view: t.newFrozenView(fold)}
 	r.view.hide(w.rulesSince(c.Epoch), c)
-	if r.plan, err = t.makePlan(r.view); err != nil {
+	if r.plan, err = t.makePlan(r.view); err == nil {
+		_, err = w.planTracked(c)
+	}
+	if err != nil {
 		r.view.close()
 		return nil, err
 	}
@@ -280,6 +283,7 @@ func (r *restorer) finish() error {
 	w.head = r.newHead()
 	w.list.Unlock()
 	crash.Point("rollback-done")
+	w.endContracts()
 	if err := r.removeShared(); err != nil {
 		w.log.Warn("a preimage that is not needed any more could not be removed; gc will", "err", err)
 	}

@@ -4,6 +4,7 @@ package overlay
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/hyperfs/hyperfs/checkpoint"
 	"github.com/hyperfs/hyperfs/internal/ignore"
@@ -121,19 +122,46 @@ func (v *view) leaves(s checkpoint.Slot, mode uint32) (bool, error) {
 	return false, nil
 }
 
-// omits reports whether what was changed while nobody watched is no part of the state.
+// omits reports whether what was changed while nobody watched, and was at path then, is no part of the state.
 func (v *view) omits(id checkpoint.ID, path string) (bool, error) {
 	if len(v.rules) == 0 {
 		return false, nil
 	}
-	n, err := v.find(id)
-	if err != nil {
-		return false, err
+	n, err := v.findAt(id, path)
+	if err != nil || n == nil {
+		return false, err // there is no telling
 	}
-	is := func(r *ignore.Rules) bool { return r.Ignored(path, n != nil && n.dir) }
-	if !slices.ContainsFunc(v.rules, is) {
+	if !slices.ContainsFunc(v.rules, func(r *ignore.Rules) bool { return r.Ignored(path, n.dir) }) {
 		return false, nil
 	}
 	_, had, err := v.slotOf(id)
 	return !had, err
+}
+
+// findAt is find for an inode of which the log may know nothing, but that was seen at a path.
+func (v *view) findAt(id checkpoint.ID, path string) (*Node, error) {
+	if n, err := v.find(id); n != nil || err != nil {
+		return n, err
+	}
+	dir := v.t.root
+	for name := range strings.SplitSeq(path, "/") {
+		st, err := v.statIn(dir, name)
+		if err != nil || st == nil {
+			return nil, err
+		}
+		at := v.t.idOf(st)
+		n, err := v.nodeAt(dir, name, at)
+		if err != nil || n == nil {
+			return nil, err
+		}
+		v.saw(at, checkpoint.Slot{Dir: v.t.identity(dir), Name: name})
+		v.places[at] = n
+		if at == id {
+			return n, nil
+		}
+		if dir = n; !n.dir {
+			break
+		}
+	}
+	return nil, nil
 }

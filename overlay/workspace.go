@@ -50,6 +50,9 @@ type Workspace struct {
 
 	states *states
 
+	book    *ContractBook
+	tracked trackedFiles
+
 	rules []rulesFrom // the ignore patterns of the epochs that may be wanted back, in order; never changes once the workspace is open
 }
 
@@ -95,6 +98,9 @@ func (w *Workspace) open() error {
 	if err != nil {
 		return err
 	}
+	if err := w.openTracked(); err != nil {
+		return err
+	}
 	if err := w.findOutsideChanges(rules); err != nil {
 		return err
 	}
@@ -113,6 +119,7 @@ func (w *Workspace) open() error {
 	if err := w.useRules(rules); err != nil {
 		return err
 	}
+	w.exempt()
 	if err := w.markSeen(); err != nil {
 		return err
 	}
@@ -124,6 +131,9 @@ func (w *Workspace) open() error {
 func (w *Workspace) abandon() {
 	if w.tree != nil {
 		w.tree.close()
+	}
+	if w.tracked.dir != nil {
+		_ = w.tracked.dir.Close()
 	}
 	if w.tiers != nil {
 		_ = w.tiers.close()
@@ -405,6 +415,7 @@ func (w *Workspace) Close() error {
 	if err := w.tiers.settle(); err != nil {
 		w.log.Warn("preimages stay in RAM, where a reboot takes them", "err", err)
 	}
+	_ = w.tracked.dir.Close()                                                                 // nothing was written to it
 	err := errors.Join(w.lastBeat(), w.tiers.close(), w.store.Close(), unix.Close(w.storeFd)) // the store last: with it goes the lock
 	w.tree.close()
 	return err

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/hyperfs/hyperfs/internal/ignore"
 	"github.com/hyperfs/hyperfs/internal/treestate"
 	"github.com/hyperfs/hyperfs/test/ops"
 	"golang.org/x/sys/unix"
@@ -30,6 +31,7 @@ type world struct {
 	undo        *savedState         // what undo would go back to; nil if there was no rollback
 	mapped      map[int]bool        // handles that have a mapping
 	copies      int                 // numbers the model's copies
+	leaves      *leaving            // nil where nothing is ignored
 }
 
 // savedState is what a checkpoint must bring back.
@@ -37,6 +39,9 @@ type savedState struct {
 	id      string
 	capture treestate.State // of the subject
 	copy    string          // of the model
+
+	rules  []*ignore.Rules   // in use since then
+	inodes map[string]uint64 // of the subject; only where something is ignored
 }
 
 // newWorld makes a world in dir around dir/workspace, which may have content. open makes the subject for it.
@@ -53,6 +58,9 @@ func newWorld(dir string, open func(workspace string) (subject, error)) (*world,
 	}
 	var err error
 	w.sub, err = open(w.workspace())
+	if s, ok := w.sub.(*ignoringSubject); ok {
+		w.leaves = s.leaving
+	}
 	return w, err
 }
 
@@ -151,6 +159,12 @@ func (w *world) save(id string) (*savedState, error) {
 	if s.capture, err = w.capture(); err != nil {
 		return nil, err
 	}
+	if w.leaves != nil {
+		s.rules = []*ignore.Rules{w.leaves.rules()}
+		if s.inodes, err = inodesOf(w.workspace()); err != nil {
+			return nil, err
+		}
+	}
 	return s, treestate.Copy(w.live(), s.copy)
 }
 
@@ -208,15 +222,18 @@ func (w *world) rollbackTo(target *savedState, discard bool) error {
 		if err := errors.Join(w.discard(before), w.syncActive()); err != nil {
 			return err
 		}
-		return w.arrived(target)
+		return w.arrived(target, before)
 	}
 	err = w.discard(w.undo)
 	w.undo = before
-	return errors.Join(err, w.arrived(target))
+	return errors.Join(err, w.arrived(target, before))
 }
 
-// arrived proves that the subject is at s in every respect, and brings the model there.
-func (w *world) arrived(s *savedState) error {
+// arrived proves that the subject is at s in every respect, and brings the model there. It was at before.
+func (w *world) arrived(s, before *savedState) error {
+	if w.leaves != nil {
+		return w.arrivedIgnoring(s, before)
+	}
 	now, err := w.capture()
 	if err != nil {
 		return err
@@ -252,7 +269,7 @@ func (w *world) undoLast() error {
 		return fmt.Errorf("undo: %w", err)
 	}
 	w.undo = before
-	return errors.Join(w.arrived(target), w.discard(target))
+	return errors.Join(w.arrived(target, before), w.discard(target))
 }
 
 // staleWrites keeps the subject's handles over a rollback and writes through them. That may change the live tree, but
@@ -310,7 +327,7 @@ func (w *world) afterStaleWrites(target *savedState, undo bool) error {
 	if err != nil {
 		return err
 	}
-	if err := w.arrived(target); err != nil {
+	if err := w.arrived(target, before); err != nil {
 		return fmt.Errorf("after writes through handles from before the rollback: %w", err)
 	}
 	err = w.discard(w.undo)
@@ -389,6 +406,9 @@ func (w *world) restart() error {
 	if err := w.sub.Restart(); err != nil {
 		return fmt.Errorf("restart: %w", err)
 	}
+	if w.leaves != nil {
+		w.addRules()
+	}
 	after, err := w.capture()
 	if err != nil {
 		return err
@@ -405,7 +425,22 @@ func (w *world) compare() error {
 	if err != nil {
 		return err
 	}
+	if s := w.checkpoints[w.last]; w.leaves != nil && s != nil {
+		if err := w.checkIgnoringDiff(s, now); err != nil {
+			return err
+		}
+	}
 	return w.compareTo(now)
+}
+
+// addRules notes for all states that may be wanted back what is ignored from now on.
+func (w *world) addRules() {
+	for _, s := range w.checkpoints {
+		s.rules = append(s.rules, w.leaves.rules())
+	}
+	if w.undo != nil {
+		w.undo.rules = append(w.undo.rules, w.leaves.rules())
+	}
 }
 
 // compareTo proves that a capture of the subject is what the model is now.
@@ -415,7 +450,8 @@ func (w *world) compareTo(now treestate.State) error {
 		return err
 	}
 	// Holes can't be compared: XFS allocates ahead, in files of the same history not by the same amount.
-	c := treestate.Compare{Mtime: sameKindOfMtime, Nlink: true}
+	// What is ignored can have a name in a new directory that a rollback has put aside, which counts until it is collected.
+	c := treestate.Compare{Mtime: sameKindOfMtime, Nlink: w.leaves == nil}
 	if diff := c.Diff(model, now); len(diff) > 0 {
 		return fmt.Errorf("the live tree is not what the same operations make of a plain directory:\n\t%s", strings.Join(diff, "\n\t"))
 	}
