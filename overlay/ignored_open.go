@@ -24,10 +24,6 @@ type rulesFrom struct {
 
 // loadRules reads the patterns of earlier epochs, and gives those to use from now on.
 func (w *Workspace) loadRules() (*ignore.Rules, error) {
-	next, err := ignore.Compile(w.cfg.Ignore)
-	if err != nil {
-		return nil, errs.New(errs.Usage, "open workspace", "", "%w", err)
-	}
 	var b []byte
 	if err := w.store.View(func(tx *checkpoint.Tx) (err error) { b, err = tx.Meta(metaRules); return err }); err != nil {
 		return nil, err
@@ -37,10 +33,18 @@ func (w *Workspace) loadRules() (*ignore.Rules, error) {
 			return nil, errs.New(errs.Integrity, "open workspace", "", "the ignore patterns of earlier epochs can't be read: %w", err)
 		}
 	}
+	var err error
 	for i := range w.rules {
 		if w.rules[i].rules, err = ignore.Compile(w.rules[i].Patterns); err != nil {
 			return nil, errs.New(errs.Integrity, "open workspace", "", "the ignore patterns of an earlier epoch make no sense: %w", err)
 		}
+	}
+	if w.cfg.SameIgnored {
+		return w.lastRules(), nil
+	}
+	next, err := ignore.Compile(w.cfg.Ignore)
+	if err != nil {
+		return nil, errs.New(errs.Usage, "open workspace", "", "%w", err)
 	}
 	if next != nil && len(w.Pins()) > 0 {
 		return nil, errs.New(errs.Unsupported, "open workspace", w.root, "there are branches, which need the state of all paths").

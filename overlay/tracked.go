@@ -405,6 +405,8 @@ func (t *Tree) openParent(path string) (fd int, missing []string, err error) {
 	return fd, nil, nil
 }
 
+var _ Contracts = (*Workspace)(nil)
+
 // DeclareOutputs is Contracts.DeclareOutputs. What is at the paths now counts for the checkpoint that the live state comes from.
 func (w *Workspace) DeclareOutputs(ctx context.Context, c OutputContract) (OutputContract, error) {
 	leave, err := w.enter("declare outputs", false)

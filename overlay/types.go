@@ -31,6 +31,7 @@ type Config struct {
 	Hot            HotConfig    // the hot buffer in front of the tier
 	Ignore         []string     // patterns of paths that have no history, as lines of a .gitignore at the root
 	StrictIgnored  bool         // writes to these fail with EROFS
+	SameIgnored    bool         // the patterns are those of the last time, whatever Ignore says
 	Sync           bool         // preimages and records survive power loss, not only the end of the daemon
 	Logger         *slog.Logger // nil means none
 
@@ -262,7 +263,7 @@ type Limits struct {
 
 // Event is a change of state.
 type Event struct {
-	Type       string    `json:"type"` // snapshot, rollback, undo, promote, drop, gc
+	Type       string    `json:"type"` // snapshot, rollback, undo, promote, drop, gc, ignored-write
 	Time       time.Time `json:"time"`
 	Checkpoint string    `json:"checkpoint,omitempty"`
 	Data       any       `json:"data,omitempty"`

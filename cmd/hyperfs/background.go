@@ -94,9 +94,13 @@ func (o mountOptions) args(ready uintptr) []string {
 		"--"+readyFlag, strconv.FormatUint(uint64(ready), 10),
 		"--tier", o.Tier,
 		"--max-checkpoints", strconv.Itoa(o.MaxCheckpoints),
+		"--strict-ignored="+strconv.FormatBool(o.StrictIgnored),
 		"--sync="+strconv.FormatBool(o.Sync),
 		"--debug="+strconv.FormatBool(o.Debug),
 	)
+	for _, pattern := range o.Ignore {
+		args = append(args, "--ignore="+pattern)
+	}
 	if o.Store != "" {
 		args = append(args, "--store", o.Store)
 	}
