@@ -452,7 +452,7 @@ func TestStrictModeStopsEveryChange(t *testing.T) {
 		}
 		select {
 		case ev := <-events:
-			if w, ok := ev.Data.(overlay.IgnoredWrite); !ok || ev.Type != "ignored-write" || w.Action != overlay.ActionBlocked || w.Path == "" || w.Kind == "" {
+			if w, ok := ev.Data.(overlay.IgnoredWrite); !ok || ev.Type != "ignored-write" || w.Action != overlay.ActionBlocked || w.Code != errs.IgnoredPath || w.Path == "" || w.Kind == "" {
 				t.Errorf("%s: %+v", name, ev)
 			}
 		case <-time.After(5 * time.Second):
@@ -664,5 +664,46 @@ func TestContractsAreKeptAndEndWithTheirCheckpoint(t *testing.T) {
 	s.reopen()
 	if list, err = s.w.Outputs(ctx, ""); err != nil || len(list) != 1 {
 		t.Errorf("%+v, %v", list, err)
+	}
+}
+
+func TestAStateShowsIgnoredPathsAsTheyAreNow(t *testing.T) {
+	s := deps(t)
+	id := s.snapshot()
+	st, err := s.w.OpenCheckpoint(id)
+	s.ok(err)
+	defer st.Close()
+	walk := func(path string) (checkpoint.ID, error) {
+		at := st.Root()
+		for _, name := range strings.Split(path, "/") {
+			e, err := st.Lookup(at, name)
+			if err != nil {
+				return at, err
+			}
+			at = e.ID
+		}
+		return at, nil
+	}
+	gone, err := walk("node_modules/left/index.js")
+	s.ok(err)
+	s.overwrite("src/main.js", "MAIN", 0)
+	s.write("node_modules/left/more.js", "more")
+	_, err = walk("node_modules/left/more.js")
+	s.ok(err)
+	s.removeAll("node_modules")
+	if _, err := st.Attr(gone); err != unix.ESTALE && err != unix.ENOENT {
+		t.Error("an ignored file that has gone:", err)
+	}
+	if _, err := walk("node_modules/left"); err != unix.ENOENT {
+		t.Error(err)
+	}
+	main, err := walk("src/main.js")
+	s.ok(err)
+	f, err := st.Open(main)
+	s.ok(err)
+	defer f.Close()
+	b := make([]byte, 10)
+	if n, err := f.ReadAt(b, 0); err != nil || string(b[:n]) != "main" {
+		t.Errorf("%q, %v", b[:n], err)
 	}
 }

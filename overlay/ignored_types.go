@@ -1,6 +1,10 @@
 package overlay
 
-import "time"
+import (
+	"time"
+
+	"github.com/hyperfs/hyperfs/internal/errs"
+)
 
 // IgnoredAction says what became of a write to an ignored path.
 type IgnoredAction string
@@ -17,8 +21,9 @@ type IgnoredWrite struct {
 	Path   string        `json:"path"`
 	Kind   string        `json:"kind"` // create, mkdir, mknod, symlink, link, modify, attributes, xattrs, delete, rename
 	Action IgnoredAction `json:"action"`
-	At     time.Time     `json:"at"`    // of the last one
-	Count  int           `json:"count"` // how often, since it is listed
+	At     time.Time     `json:"at"`             // of the last one
+	Count  int           `json:"count"`          // how often, since it is listed
+	Code   errs.Code     `json:"code,omitempty"` // IGNORED_PATH, where it was blocked
 }
 
 // IgnoreStatus is what a workspace ignores.

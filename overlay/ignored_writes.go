@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/hyperfs/hyperfs/internal/errs"
 	"golang.org/x/sys/unix"
 )
 
@@ -75,7 +76,10 @@ func (w *ignoredWrites) add(path, kind string) IgnoredWrite {
 		w.list[i] = IgnoredWrite{Path: path}
 	}
 	e := &w.list[i]
-	e.Kind, e.Action, e.At = kind, action, time.Now()
+	e.Kind, e.Action, e.At, e.Code = kind, action, time.Now(), ""
+	if action == ActionBlocked {
+		e.Code = errs.IgnoredPath
+	}
 	e.Count++
 	return *e
 }

@@ -16,7 +16,7 @@ import (
 // ignoreFlags say what has no history.
 func ignoreFlags() []cli.Flag {
 	return []cli.Flag{
-		&cli.StringSliceFlag{Name: "ignore", Usage: "paths that match `PATTERN`, as in a .gitignore, have no history; may be given several times"},
+		&cli.StringSliceFlag{Name: "ignore", Usage: "paths that match `PATTERN`, as in a .gitignore, have no history; may be given several times (default: the lines of $HYPERFS_IGNORE)"},
 		&cli.StringFlag{Name: "ignore-file", EnvVars: []string{"HYPERFS_IGNORE_FILE"}, Usage: "take such patterns from the lines of `FILE`"},
 		&cli.StringFlag{Name: "preset", EnvVars: []string{"HYPERFS_PRESET"}, Usage: "the patterns of a `NAME`: deps is " + strings.Join(ignore.Presets["deps"], ", ")},
 		&cli.BoolFlag{Name: "strict-ignored", EnvVars: []string{"HYPERFS_STRICT_IGNORED"}, Usage: "let writes to ignored paths fail with EROFS"},
