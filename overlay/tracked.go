@@ -50,6 +50,7 @@ func (f *trackedFile) kept() bool {
 type trackedFiles struct {
 	paths   []string                           // that are protected; guarded by Workspace.list
 	epochs  map[checkpoint.Epoch][]trackedFile // guarded by Workspace.list
+	latest  map[string]trackedFile             // what was kept last of each path: it need not be copied again; guarded by Workspace.list
 	dir     *os.File
 	nextNum uint64 // of a copy; guarded by Tree.mu held alone
 }
@@ -62,7 +63,8 @@ func (w *Workspace) openTracked() (err error) {
 	if w.book, err = OpenContracts(w.store, w.root); err != nil {
 		return err
 	}
-	w.tracked.epochs, w.tracked.paths = map[checkpoint.Epoch][]trackedFile{}, w.book.Paths()
+	w.tracked.epochs, w.tracked.latest = map[checkpoint.Epoch][]trackedFile{}, map[string]trackedFile{}
+	w.tracked.paths = w.book.Paths()
 	if w.tracked.dir, err = w.StoreDir("tracked"); err != nil {
 		return err
 	}
@@ -80,7 +82,31 @@ func (w *Workspace) openTracked() (err error) {
 		}
 		return nil
 	})
+	for _, e := range slices.Sorted(maps.Keys(w.tracked.epochs)) {
+		w.tracked.keep(w.tracked.epochs[e])
+	}
 	return err
+}
+
+// keep notes what was kept last. The caller holds Workspace.list.
+func (f *trackedFiles) keep(list []trackedFile) {
+	for _, t := range list {
+		f.latest[t.Path] = t
+	}
+}
+
+// used gives the copies that something names. The caller holds Workspace.list, which may be shared.
+func (f *trackedFiles) used() map[string]bool {
+	used := map[string]bool{}
+	for _, t := range f.latest {
+		used[t.Copy] = true
+	}
+	for _, list := range f.epochs {
+		for _, t := range list {
+			used[t.Copy] = true
+		}
+	}
+	return used
 }
 
 // protectedPaths gives the paths to look at: those that the patterns ignore.
@@ -103,10 +129,9 @@ func (w *Workspace) saveTracked(paths []string, e checkpoint.Epoch) ([]trackedFi
 	if len(paths) == 0 {
 		return nil, nil
 	}
-	known := w.lastTracked()
 	list := make([]trackedFile, 0, len(paths))
 	for _, p := range paths {
-		f, err := w.saveTrackedFile(p, e, known[p])
+		f, err := w.saveTrackedFile(p, e)
 		if err != nil {
 			return nil, errs.New(errs.Internal, "save tracked file", p, "%w", err)
 		}
@@ -115,27 +140,17 @@ func (w *Workspace) saveTracked(paths []string, e checkpoint.Epoch) ([]trackedFi
 	return list, nil
 }
 
-// lastTracked gives what was last kept of each path.
-func (w *Workspace) lastTracked() map[string]trackedFile {
-	w.list.RLock()
-	defer w.list.RUnlock()
-	last := map[string]trackedFile{}
-	for _, e := range slices.Sorted(maps.Keys(w.tracked.epochs)) {
-		for _, f := range w.tracked.epochs[e] {
-			last[f.Path] = f
-		}
-	}
-	return last
-}
-
-func (w *Workspace) saveTrackedFile(path string, e checkpoint.Epoch, last trackedFile) (trackedFile, error) {
+func (w *Workspace) saveTrackedFile(path string, e checkpoint.Epoch) (trackedFile, error) {
 	at, err := w.tree.findTracked(path)
 	if err != nil || at == nil {
 		return trackedFile{Path: path}, err
 	}
 	defer at.close()
 	f := w.tree.describeTracked(path, &at.st)
-	if f.Ctime != 0 && f.Ctime == last.Ctime && f.ID == last.ID {
+	w.list.RLock()
+	last, ok := w.tracked.latest[path]
+	w.list.RUnlock()
+	if ok && f.Ctime != 0 && f.Ctime == last.Ctime && f.ID == last.ID {
 		return last, nil
 	}
 	switch f.kind() {
@@ -253,6 +268,7 @@ func (w *Workspace) noteTracked(e checkpoint.Epoch, list []trackedFile) {
 	w.list.Lock()
 	defer w.list.Unlock()
 	w.tracked.epochs[e] = list
+	w.tracked.keep(list)
 }
 
 // sweepTracked frees what no checkpoint needs. The caller shares w.admin, or holds it alone.
@@ -263,17 +279,11 @@ func (w *Workspace) sweepTracked() error {
 		w.list.Unlock()
 		return nil
 	}
-	needed := append(w.checkpointEpochs(), w.tracked.last()) // the next epoch may take over copies of the last
+	needed := w.checkpointEpochs()
 	for e := range w.tracked.epochs {
 		if !slices.Contains(needed, e) {
 			ended = append(ended, e)
 			delete(w.tracked.epochs, e)
-		}
-	}
-	used := map[string]bool{}
-	for _, list := range w.tracked.epochs {
-		for _, f := range list {
-			used[f.Copy] = true
 		}
 	}
 	w.list.Unlock()
@@ -293,32 +303,15 @@ func (w *Workspace) sweepTracked() error {
 	}
 	w.tree.mu.Lock() // so that no copy is being made that nothing names yet
 	defer w.tree.mu.Unlock()
-	for _, list := range w.trackedNow() {
-		for _, f := range list {
-			used[f.Copy] = true
-		}
-	}
+	w.list.RLock()
+	used := w.tracked.used()
+	w.list.RUnlock()
 	return eachName(int(w.tracked.dir.Fd()), func(name string) error {
 		if used[name] {
 			return nil
 		}
 		return unix.Unlinkat(int(w.tracked.dir.Fd()), name, 0)
 	})
-}
-
-func (w *Workspace) trackedNow() map[checkpoint.Epoch][]trackedFile {
-	w.list.RLock()
-	defer w.list.RUnlock()
-	return maps.Clone(w.tracked.epochs)
-}
-
-// last gives the latest epoch that has any, whose copies the next one may take over. The caller holds Workspace.list.
-func (f *trackedFiles) last() checkpoint.Epoch {
-	var last checkpoint.Epoch
-	for e := range f.epochs {
-		last = max(last, e)
-	}
-	return last
 }
 
 // trackedPlace is where something is at a tracked path. Call close.
