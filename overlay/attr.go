@@ -37,6 +37,14 @@ type SetAttr struct {
 	Atime, Mtime   unix.Timespec
 }
 
+// kind names the change, as IgnoredWrite does.
+func (in *SetAttr) kind() string {
+	if in.Valid&SetSize != 0 {
+		return "modify"
+	}
+	return "attributes"
+}
+
 func timespec(ts unix.StatxTimestamp) unix.Timespec {
 	return unix.Timespec{Sec: ts.Sec, Nsec: int64(ts.Nsec)}
 }
@@ -164,6 +172,11 @@ func (t *Tree) SetAttr(n *Node, h *Handle, in *SetAttr) (Attr, error) {
 	defer t.mu.RUnlock()
 	if n.foreign {
 		return Attr{}, unix.EROFS
+	}
+	if h == nil || !h.writable { // else it was asked when the file was opened
+		if err := t.mayChangeNode(n, in.kind()); err != nil {
+			return Attr{}, err
+		}
 	}
 	t.stir()
 	n.mu.Lock()

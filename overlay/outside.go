@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/hyperfs/hyperfs/checkpoint"
+	"github.com/hyperfs/hyperfs/internal/ignore"
 	"golang.org/x/sys/unix"
 )
 
@@ -106,12 +107,15 @@ type outsideWalk struct {
 	root  uint64 // see metaRoot; 0 where there is none
 	own   int64  // ns: until then it may have been the daemon, which died without a last beat
 	found map[checkpoint.ID]string
+
+	rules []*ignore.Rules // of ignored places that are skipped
+	into  bool            // something old may be in an ignored place: that is looked for there
 }
 
 // findOutsideChanges notes all changes since the last beat that have no preimage in the current epoch. It costs a walk
 // of the tree, so it is done only where there is a checkpoint.
-func (w *Workspace) findOutsideChanges() error {
-	var seen, clean, root uint64
+func (w *Workspace) findOutsideChanges(next *ignore.Rules) error {
+	var seen, clean, root, exiled uint64
 	var then []byte
 	err := w.store.View(func(tx *checkpoint.Tx) (err error) {
 		if seen, err = tx.Number(metaSeen); err != nil {
@@ -123,6 +127,9 @@ func (w *Workspace) findOutsideChanges() error {
 		if root, err = tx.Number(metaRoot); err != nil {
 			return err
 		}
+		if exiled, err = tx.Number(metaExiled); err != nil {
+			return err
+		}
 		clean, err = tx.Number(metaClean)
 		return err
 	})
@@ -130,6 +137,8 @@ func (w *Workspace) findOutsideChanges() error {
 		return err
 	}
 	o := &outsideWalk{w: w, t: w.tree, since: int64(seen) - int64(clockGrain), root: root, found: map[checkpoint.ID]string{}}
+	o.rules = w.rulesAround(next)
+	o.into = exiled != 0 && checkpoint.Epoch(exiled) >= w.retained()[0]
 	o.own = o.since
 	switch {
 	case clean != 0:
@@ -157,7 +166,7 @@ func (o *outsideWalk) run() error {
 		if err := o.checkRoot(l, &st); err != nil {
 			return err
 		}
-		if err := o.walk(l, o.t.rootFd, o.t.identity(o.t.root), "", false); err != nil {
+		if err := o.walk(l, outsideDir{fd: o.t.rootFd, id: o.t.identity(o.t.root), steady: true}); err != nil {
 			return err
 		}
 		return o.walkTrash(l)
@@ -191,25 +200,36 @@ func (o *outsideWalk) walkTrash(l *logTx) error {
 		if err := statAt(o.t.trashFd, name, &st); err != nil {
 			return err
 		}
-		id := o.t.idOf(&st)
-		if named, err := l.Named(id); err != nil || !named {
+		d := outsideDir{id: o.t.idOf(&st), path: StoreName + "/trash/" + name, kept: true}
+		if named, err := l.Named(d.id); err != nil || !named {
 			return err
 		}
-		path := StoreName + "/trash/" + name
 		if !isDir(&st) {
-			return o.checkFile(l, o.t.trashFd, name, &st, path, false)
+			return o.checkFile(l, o.t.trashFd, name, &st, d.path, false)
 		}
-		if err := o.checkDir(l, &st, path, false); err != nil {
+		if err := o.checkDir(l, &st, d.path, false); err != nil {
 			return err
 		}
-		return o.below(l, o.t.trashFd, name, id, path, false)
+		return o.descend(l, o.t.trashFd, name, d)
 	})
 }
 
-// walk goes through a directory; isNew says that no checkpoint knows it.
-func (o *outsideWalk) walk(l *logTx, dirfd int, dir checkpoint.ID, path string, isNew bool) error {
+// outsideDir is a directory on the way.
+type outsideDir struct {
+	fd      int
+	id      checkpoint.ID
+	path    string // "" for the workspace
+	isNew   bool   // no checkpoint knows it
+	kept    bool   // it is in the trash: no pattern is about its path there
+	ignored bool
+	steady  bool // no record names it or one above it
+}
+
+// walk goes through a directory.
+func (o *outsideWalk) walk(l *logTx, d outsideDir) error {
+	dirfd := d.fd
 	return eachName(dirfd, func(name string) error {
-		if path == "" && name == StoreName {
+		if d.path == "" && name == StoreName {
 			return nil
 		}
 		var st unix.Statx_t
@@ -221,24 +241,28 @@ func (o *outsideWalk) walk(l *logTx, dirfd int, dir checkpoint.ID, path string, 
 		if o.t.isForeign(&st) {
 			return nil
 		}
-		slot := checkpoint.Slot{Dir: dir, Name: name}
-		below := strings.TrimPrefix(path+"/"+name, "/")
-		fresh, err := o.fresh(l, slot, o.t.idOf(&st), isNew)
+		sub := outsideDir{id: o.t.idOf(&st), path: below(d.path, name), steady: d.steady, kept: d.kept}
+		sub.ignored = d.ignored || !d.kept && anyMatches(o.rules, sub.path, isDir(&st))
+		if sub.ignored && !o.into {
+			return nil
+		}
+		fresh, err := o.fresh(l, d, name, &sub)
 		if err != nil {
 			return err
 		}
 		if !isDir(&st) {
-			return o.checkFile(l, dirfd, name, &st, below, fresh)
+			return o.checkFile(l, dirfd, name, &st, sub.path, fresh)
 		}
-		if err := o.checkDir(l, &st, below, fresh); err != nil {
+		if err := o.checkDir(l, &st, sub.path, fresh); err != nil {
 			return err
 		}
-		return o.below(l, dirfd, name, o.t.idOf(&st), below, fresh)
+		sub.isNew = fresh
+		return o.descend(l, dirfd, name, sub)
 	})
 }
 
-// below goes through what a directory has under a name, which is one too.
-func (o *outsideWalk) below(l *logTx, dirfd int, name string, dir checkpoint.ID, path string, isNew bool) error {
+// descend goes through what a directory has under a name, which is the directory d.
+func (o *outsideWalk) descend(l *logTx, dirfd int, name string, d outsideDir) error {
 	fd, err := unix.Openat(dirfd, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err == unix.EACCES {
 		return nil // what its owner can't read, its owner can't have changed in there either
@@ -247,18 +271,30 @@ func (o *outsideWalk) below(l *logTx, dirfd int, name string, dir checkpoint.ID,
 		return err
 	}
 	defer unix.Close(fd)
-	return o.walk(l, fd, dir, path, isNew)
+	d.fd = fd
+	return o.walk(l, d)
 }
 
 // fresh reports whether an inode came to be in this epoch, by the rule in doc.go.
-func (o *outsideWalk) fresh(l *logTx, slot checkpoint.Slot, id checkpoint.ID, dirIsNew bool) (bool, error) {
-	if old, err := l.MarkedOld(o.t.epoch, id); err != nil || old {
+func (o *outsideWalk) fresh(l *logTx, d outsideDir, name string, sub *outsideDir) (bool, error) {
+	if o.into {
+		named, err := l.Named(sub.id)
+		if err != nil {
+			return false, err
+		}
+		if sub.ignored && d.steady {
+			sub.steady = !named
+			return !named, nil
+		}
+		sub.steady = d.steady && !named
+	}
+	if old, err := l.MarkedOld(o.t.epoch, sub.id); err != nil || old {
 		return false, err
 	}
-	if dirIsNew {
+	if d.isNew {
 		return true, nil
 	}
-	return l.HasSlot(o.t.epoch, slot)
+	return l.HasSlot(o.t.epoch, checkpoint.Slot{Dir: d.id, Name: name})
 }
 
 // checkFile notes a file that somebody else may have changed. What the daemon itself changed last before it was killed has a record, or is a change of names or of a name in the

@@ -50,6 +50,9 @@ func (t *Tree) changeXattr(n *Node, name string, change func(path string) error)
 	if n.foreign {
 		return unix.EROFS
 	}
+	if err := t.mayChangeNode(n, "xattrs"); err != nil {
+		return err
+	}
 	t.stir()
 	n.mu.Lock()
 	defer n.mu.Unlock()
