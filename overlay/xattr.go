@@ -107,6 +107,9 @@ func xattrsBy(list func([]byte) (int, error), get func(string, []byte) (int, err
 	}
 	var xs []checkpoint.Xattr
 	for name := range strings.SplitSeq(strings.TrimSuffix(string(names), "\x00"), "\x00") {
+		if name == "" { // overlayfs counts its own, and leaves them out of the list
+			continue
+		}
 		v, err := growing(func(b []byte) (int, error) { return get(name, b) })
 		if err == unix.ENODATA {
 			continue
