@@ -30,9 +30,9 @@ var ignoreLists = [][]string{
 // TestDifferentialIgnoredPathsAreLeft compares, after a rollback, what is protected with what was there, and what is ignored with what was there before it.
 func TestDifferentialIgnoredPathsAreLeft(t *testing.T) {
 	lowers := []lower{
-		{name: "ignored", share: 12, mount: func(t *testing.T) string { return t.TempDir() }, fill: seedTree},
-		{name: "ignored-tmpfs", share: 12, mount: func(t *testing.T) string { return testfs.Tmpfs(t, 1<<30) }, tier: "pure-manifest", fill: seedTree},
-		{name: "ignored-overlayfs", share: 6, mount: func(t *testing.T) string { return testfs.Tmpfs(t, 1<<30) }, fill: seedTree, overlay: true},
+		{name: "ignored", share: 5, mount: func(t *testing.T) string { return t.TempDir() }, fill: seedTree},
+		{name: "ignored-tmpfs", share: 4, mount: func(t *testing.T) string { return testfs.Tmpfs(t, 1<<30) }, tier: "pure-manifest", fill: seedTree},
+		{name: "ignored-overlayfs", share: 3, mount: func(t *testing.T) string { return testfs.Tmpfs(t, 1<<30) }, fill: seedTree, overlay: true},
 	}
 	for _, l := range lowers {
 		t.Run(l.name, func(t *testing.T) {
