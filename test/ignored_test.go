@@ -189,6 +189,10 @@ func lostIgnored(s, before *savedState, now treestate.State, inodes map[string]u
 			gone[p] = true
 			continue
 		}
+		if s.undo && inodes[p] == s.inodes[p] { // the rollback that is undone had taken that out of there
+			gone[p] = true
+			continue
+		}
 		is, ok := now[p]
 		switch {
 		case !ok || inodes[p] != before.inodes[p]:

@@ -42,6 +42,7 @@ type savedState struct {
 
 	rules  []*ignore.Rules   // in use since then
 	inodes map[string]uint64 // of the subject; only where something is ignored
+	undo   bool              // it is what a rollback can be undone to
 }
 
 // newWorld makes a world in dir around dir/workspace, which may have content. open makes the subject for it.
@@ -225,7 +226,7 @@ func (w *world) rollbackTo(target *savedState, discard bool) error {
 		return w.arrived(target, before)
 	}
 	err = w.discard(w.undo)
-	w.undo = before
+	w.undo, before.undo = before, true
 	return errors.Join(err, w.arrived(target, before))
 }
 
@@ -268,7 +269,7 @@ func (w *world) undoLast() error {
 	if before.id, err = w.sub.Undo(); err != nil {
 		return fmt.Errorf("undo: %w", err)
 	}
-	w.undo = before
+	w.undo, before.undo = before, true
 	return errors.Join(w.arrived(target, before), w.discard(target))
 }
 
