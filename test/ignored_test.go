@@ -146,6 +146,7 @@ func (w *world) arrivedIgnoring(s, before *moment) error {
 	if err != nil {
 		return err
 	}
+	before.arriveAt(inodes)
 	if lost := lostIgnored(s, before, now, inodes); len(lost) > 0 {
 		return fmt.Errorf("the rollback did not leave what is ignored as it was:\n\t%s", strings.Join(lost, "\n\t"))
 	}
@@ -158,6 +159,21 @@ func (w *world) arrivedIgnoring(s, before *moment) error {
 	}
 	s.capture, s.model, s.rules, s.inodes = now, model, []*ignore.Rules{w.leaves.rules()}, inodes // from now on it stands for what is there
 	return w.model.compare(now)
+}
+
+// arriveAt notes what a rollback from here has done, after which there are these inodes.
+func (s *moment) arriveAt(inodes map[string]uint64) {
+	s.changed, s.taken = map[string]bool{}, map[uint64]bool{}
+	for p, inode := range s.inodes {
+		if inodes[p] != inode {
+			s.changed[p], s.taken[inode] = true, true
+		}
+	}
+	for p := range inodes {
+		if _, was := s.inodes[p]; !was {
+			s.changed[p] = true
+		}
+	}
 }
 
 // lostIgnored says what a rollback from before to s, after which there is now, has done to ignored paths. What belongs to the protected state may move, and
@@ -176,6 +192,10 @@ func lostIgnored(s, before *moment, now treestate.State, inodes map[string]uint6
 		parent := filepath.Dir(p)
 		_, taken := protectedPart(s.capture, s.rules)[p]
 		if gone[parent] || taken || wanted[before.inodes[p]] || inodes[parent] != before.inodes[parent] {
+			gone[p] = true
+			continue
+		}
+		if s.changed[p] || s.taken[before.inodes[p]] {
 			gone[p] = true
 			continue
 		}

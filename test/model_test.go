@@ -44,6 +44,10 @@ type moment struct {
 
 	rules  []*ignore.Rules   // in use since then
 	inodes map[string]uint64 // of the tree under test; only where something is ignored
+
+	// What a rollback from here has done: undo takes it back, in ignored places too.
+	changed map[string]bool // paths that had something else, or nothing, before
+	taken   map[uint64]bool // inodes that were at such a path
 }
 
 // keepAtMost is how many bytes of contents may be kept before those are dropped that no checkpoint has.
