@@ -347,18 +347,6 @@ func (t *Tree) slotsOf(n *Node) []checkpoint.Slot {
 	return slots
 }
 
-// lookup gives what a slot held in the state. The slot's directory was in it.
-func (v *view) lookup(s checkpoint.Slot) (checkpoint.Occupant, error) {
-	if o, ok := v.fold.Slots[s]; ok {
-		return o, nil
-	}
-	st, err := v.live(s)
-	if err != nil || st == nil {
-		return checkpoint.Occupant{}, err
-	}
-	return v.t.occupantOf(st), nil
-}
-
 // live describes what a slot holds now; nil where that is nothing.
 func (v *view) live(s checkpoint.Slot) (*unix.Statx_t, error) {
 	dir, err := v.find(s.Dir)
