@@ -19,6 +19,8 @@ var enums = map[reflect.Type][]any{
 	reflect.TypeFor[overlay.ChangeKind](): {overlay.Created, overlay.Modified, overlay.Deleted, overlay.Renamed},
 	reflect.TypeFor[attempt.Outcome]():    {attempt.Success, attempt.Failure, attempt.Abandoned},
 	reflect.TypeFor[overlay.Answer]():     {overlay.Yes, overlay.No, overlay.Unknown},
+
+	reflect.TypeFor[overlay.IgnoredAction](): {overlay.ActionBlocked, overlay.ActionIgnored, overlay.ActionDeclared},
 	reflect.TypeFor[Code](): {Capacity, BranchConflict, Integrity, Path, IgnoredPath, Rollback, NotFound, Busy, Exec, ExecOptions,
 		ExecTimeout, AttemptInProgress, AttemptRollback, Disposed, Unsupported, Usage, Internal},
 }

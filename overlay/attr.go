@@ -37,6 +37,14 @@ type SetAttr struct {
 	Atime, Mtime   unix.Timespec
 }
 
+// kind names the change, as IgnoredWrite does.
+func (in *SetAttr) kind() string {
+	if in.Valid&SetSize != 0 {
+		return "modify"
+	}
+	return "attributes"
+}
+
 func timespec(ts unix.StatxTimestamp) unix.Timespec {
 	return unix.Timespec{Sec: ts.Sec, Nsec: int64(ts.Nsec)}
 }
@@ -52,23 +60,31 @@ func attrOf(st *unix.Statx_t) Attr {
 
 // visible turns what the lower says into what the tree shows: a name in the trash is not counted. again asks the lower once more.
 //
-// The collector may take that name away, and a change may add it, between the two questions. So it is asked for before and after the
-// names are counted, until nothing has happened in between.
+// The collector may take that name away, and a change may add it, between the two questions. Where there is none, the names are counted once more after that was
+// found out. Where there is one, nobody may touch it meanwhile: while a name is being removed, the kernel still finds it when it does not count it any more.
 func (t *Tree) visible(st *unix.Statx_t, again func(*unix.Statx_t) error) Attr {
 	if isDir(st) || st.Nlink <= 1 && !t.identityTrashed(st) {
 		return attrOf(st)
 	}
 	id := t.idOf(st)
-	trashed := t.inTrash(id)
-	for {
-		before, next := trashed, *st
+	recount := func() bool {
+		next := *st
 		if err := again(&next); err != nil || t.idOf(&next) != id {
-			break // it has gone from here: what was seen of it is as good as any
+			return false // it has gone from here: what was seen of it is as good as any
 		}
 		*st = next
-		if trashed = t.inTrash(id); trashed == before {
-			break
+		return true
+	}
+	trashed := t.inTrash(id)
+	if !trashed && recount() {
+		trashed = t.inTrash(id)
+	}
+	if trashed {
+		t.trashMu.Lock()
+		if recount() {
+			trashed = t.inTrash(id)
 		}
+		t.trashMu.Unlock()
 	}
 	a := attrOf(st)
 	if trashed && a.Nlink > 0 {
@@ -164,6 +180,11 @@ func (t *Tree) SetAttr(n *Node, h *Handle, in *SetAttr) (Attr, error) {
 	defer t.mu.RUnlock()
 	if n.foreign {
 		return Attr{}, unix.EROFS
+	}
+	if h == nil || !h.writable { // else it was asked when the file was opened
+		if err := t.mayChangeNode(n, in.kind()); err != nil {
+			return Attr{}, err
+		}
 	}
 	t.stir()
 	n.mu.Lock()

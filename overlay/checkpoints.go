@@ -304,6 +304,7 @@ func (w *Workspace) retire(ctx context.Context, id, op string, status checkpoint
 	if err != nil {
 		return c, errs.Ensure(op, id, err)
 	}
+	w.endContracts()
 	w.events.send(Event{Type: op, Checkpoint: id, Data: c})
 	w.collectInBackground()
 	return c, nil

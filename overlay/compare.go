@@ -47,6 +47,9 @@ type Comparison struct {
 	// SameContent and SameXattrs tell of an inode that both have whether it is the same, if that is known without reading all of it.
 	SameContent func(ctx context.Context, id checkpoint.ID) (same, known bool, err error)
 	SameXattrs  func(id checkpoint.ID) (known bool)
+
+	Ignored func(path string, isDir bool) bool // paths of both sides that are no part of them, but for what is below another one; may be nil
+	more    []found                            // what differs in tracked files, which are no part of the sides
 }
 
 // Changes gives what differs, sorted by path. With expand, what is below created directories is listed too.
@@ -77,6 +80,7 @@ type differ struct {
 type found struct {
 	Change
 	old, new checkpoint.ID
+	tracked  *trackedSides // of a tracked file: both sides, instead of old and new
 }
 
 func newDiffer(ctx context.Context, c *Comparison) *differ {
@@ -105,6 +109,7 @@ func (d *differ) run() ([]found, error) {
 			return nil, err
 		}
 	}
+	list = append(list, d.more...)
 	slices.SortFunc(list, func(x, y found) int {
 		return cmp.Or(strings.Compare(x.Path, y.Path), strings.Compare(x.OldPath, y.OldPath))
 	})
@@ -159,7 +164,7 @@ func (d *differ) addPath(v, other *names, set map[string]StateEntry, path string
 	if err := d.ctx.Err(); err != nil {
 		return err
 	}
-	return v.each(e.ID, func(name string, below StateEntry) error { return d.addPath(v, other, set, path+"/"+name, below) })
+	return v.each(e.ID, path, func(path string, below StateEntry) error { return d.addPath(v, other, set, path, below) })
 }
 
 // match pairs what was removed with what was added: first by path, then by identity.

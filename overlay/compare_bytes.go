@@ -4,6 +4,7 @@ package overlay
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"io"
 )
@@ -45,6 +46,23 @@ func readFull(f SideFile, p []byte, off int64) (n int, err error) {
 		n += k
 	}
 	return n, nil
+}
+
+// sameBytes compares two contents from the start to the end.
+func sameBytes(x, y io.Reader) (bool, error) {
+	bufX, bufY := make([]byte, compareBuffer), make([]byte, compareBuffer)
+	for {
+		n, errX := io.ReadFull(x, bufX)
+		k, errY := io.ReadFull(y, bufY)
+		switch {
+		case !bytes.Equal(bufX[:n], bufY[:k]):
+			return false, nil
+		case errX == io.EOF || errX == io.ErrUnexpectedEOF:
+			return errY == errX, nil
+		case errX != nil || errY != nil:
+			return false, cmp.Or(errX, errY)
+		}
+	}
 }
 
 // sideReader reads a content from the start to the end.

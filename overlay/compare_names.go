@@ -13,16 +13,17 @@ import (
 // names tells where inodes are in one of two states. Each side may know better than the other where to look; what is found is proved.
 type names struct {
 	Side
-	other  Side
-	dirs   map[checkpoint.ID]dirPlace
-	wanted map[uint64]struct{}                 // inode numbers that index is about
-	index  map[checkpoint.ID][]checkpoint.Slot // of directories and what is wanted; nil until the state was walked
+	other   Side
+	ignored func(path string, isDir bool) bool // as in Comparison
+	dirs    map[checkpoint.ID]dirPlace
+	wanted  map[uint64]struct{}                 // inode numbers that index is about
+	index   map[checkpoint.ID][]checkpoint.Slot // of directories and what is wanted; nil until the state was walked
 }
 
 // dirPlace is where a directory is.
 type dirPlace struct {
-	slot  checkpoint.Slot
-	alive bool // it is in the state
+	path  string // "" is the root
+	alive bool   // it is in the state
 }
 
 func newNames(side Side, c *Comparison) *names {
@@ -34,7 +35,11 @@ func newNames(side Side, c *Comparison) *names {
 	for id := range c.Inodes {
 		wanted[id.Ino] = struct{}{}
 	}
-	return &names{Side: side, other: other, dirs: map[checkpoint.ID]dirPlace{}, wanted: wanted}
+	ignored := c.Ignored
+	if ignored == nil {
+		ignored = func(string, bool) bool { return false }
+	}
+	return &names{Side: side, other: other, ignored: ignored, dirs: map[checkpoint.ID]dirPlace{}, wanted: wanted}
 }
 
 // dirAlive reports whether a directory is in the state.
@@ -61,7 +66,11 @@ func (v *names) dirPlace(id checkpoint.ID) (p dirPlace, err error) {
 		if ok, err := v.holds(s, id); err != nil {
 			return p, err
 		} else if ok {
-			p = dirPlace{s, true}
+			path, err := v.path(s)
+			if err != nil {
+				return p, err
+			}
+			p = dirPlace{path, true}
 			break
 		}
 	}
@@ -104,15 +113,26 @@ func (v *names) holds(s checkpoint.Slot, id checkpoint.ID) (bool, error) {
 	if err != nil || e.ID != id {
 		return false, err
 	}
-	return v.dirAlive(s.Dir)
+	p, err := v.dirPlace(s.Dir)
+	return p.alive && !v.hides(p.path, s.Name, e), err
 }
 
-// held gives what a slot holds; nothing where its directory is not in the state.
+// held gives what a slot holds; nothing where it is not in the state.
 func (v *names) held(s checkpoint.Slot) (StateEntry, error) {
-	if alive, err := v.dirAlive(s.Dir); err != nil || !alive {
+	p, err := v.dirPlace(s.Dir)
+	if err != nil || !p.alive {
 		return StateEntry{}, err
 	}
-	return v.at(s)
+	e, err := v.at(s)
+	if err != nil || v.hides(p.path, s.Name, e) {
+		return StateEntry{}, err
+	}
+	return e, nil
+}
+
+// hides reports whether what a directory of the state has under a name is no part of it.
+func (v *names) hides(dir, name string, e StateEntry) bool {
+	return v.ignored(below(dir, name), e.Type == unix.S_IFDIR)
 }
 
 // slotsOf gives all slots that hold an inode. Where it must have more names than anybody knows of, the whole state is walked, once.
@@ -157,13 +177,13 @@ func (v *names) provedSlots(id checkpoint.ID) (proved []checkpoint.Slot, err err
 // walk makes the index.
 func (v *names) walk(ctx context.Context) error {
 	index := map[checkpoint.ID][]checkpoint.Slot{}
-	for left := []checkpoint.ID{v.Root()}; len(left) > 0; {
+	for left := []pastPath{{id: v.Root()}}; len(left) > 0; {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
 		dir := left[len(left)-1]
 		left = left[:len(left)-1]
-		entries, err := v.List(dir)
+		entries, err := v.List(dir.id)
 		if err != nil {
 			return err
 		}
@@ -171,17 +191,17 @@ func (v *names) walk(ctx context.Context) error {
 			if _, ok := v.wanted[e.Ino]; !ok && e.Type != 0 && e.Type != unix.S_IFDIR {
 				continue
 			}
-			s := checkpoint.Slot{Dir: dir, Name: e.Name}
+			s := checkpoint.Slot{Dir: dir.id, Name: e.Name}
 			is, err := v.at(s)
 			if err != nil {
 				return err
 			}
-			if is.ID.IsZero() { // something else is mounted there
+			if is.ID.IsZero() || v.hides(dir.path, e.Name, is) { // something else is mounted there, or it is ignored
 				continue
 			}
 			index[is.ID] = append(index[is.ID], s)
 			if is.Type == unix.S_IFDIR {
-				left = append(left, is.ID)
+				left = append(left, pastPath{is.ID, below(dir.path, e.Name)})
 			}
 		}
 	}
@@ -189,8 +209,8 @@ func (v *names) walk(ctx context.Context) error {
 	return nil
 }
 
-// each calls fn for everything that a directory holds.
-func (v *names) each(dir checkpoint.ID, fn func(name string, e StateEntry) error) error {
+// each calls fn for everything that a directory holds, which is at path.
+func (v *names) each(dir checkpoint.ID, path string, fn func(path string, e StateEntry) error) error {
 	entries, err := v.List(dir)
 	if err != nil {
 		return err
@@ -200,10 +220,10 @@ func (v *names) each(dir checkpoint.ID, fn func(name string, e StateEntry) error
 		if err != nil {
 			return err
 		}
-		if is.ID.IsZero() {
+		if is.ID.IsZero() || v.hides(path, e.Name, is) {
 			continue
 		}
-		if err := fn(e.Name, is); err != nil {
+		if err := fn(below(path, e.Name), is); err != nil {
 			return err
 		}
 	}
@@ -212,17 +232,9 @@ func (v *names) each(dir checkpoint.ID, fn func(name string, e StateEntry) error
 
 // path gives the path of a slot whose directory is in the state.
 func (v *names) path(s checkpoint.Slot) (string, error) {
-	parts := []string{s.Name}
-	for id := s.Dir; id != v.Root(); {
-		p, err := v.dirPlace(id)
-		if err != nil {
-			return "", err
-		}
-		if !p.alive {
-			return "", unix.ENOENT
-		}
-		parts = append(parts, p.slot.Name)
-		id = p.slot.Dir
+	p, err := v.dirPlace(s.Dir)
+	if err == nil && !p.alive {
+		err = unix.ENOENT
 	}
-	return join(parts), nil
+	return below(p.path, s.Name), err
 }

@@ -14,12 +14,24 @@ type made struct {
 	name  string
 	mode  uint32
 	owner *Caller
+	kind  string // what that is called: create, mkdir, mknod, symlink
+}
+
+// format gives its type as far as it matters where it goes.
+func (m made) format() uint32 {
+	if m.kind == "mkdir" {
+		return unix.S_IFDIR
+	}
+	return unix.S_IFREG
 }
 
 // create runs make, which fills an empty slot, with the slot's record made before, and gives the new inode its
 // owner. The caller holds t.mu.
 func (t *Tree) create(m made, fill func(dirfd int, mode uint32) error) (*Node, Attr, error) {
 	if err := t.writable(m.dir, m.name); err != nil {
+		return nil, Attr{}, err
+	}
+	if err := t.mayChange(m.dir, m.name, m.kind == "mkdir", m.kind); err != nil {
 		return nil, Attr{}, err
 	}
 	m.dir.mu.Lock()
@@ -34,7 +46,7 @@ func (t *Tree) create(m made, fill func(dirfd int, mode uint32) error) (*Node, A
 
 // createLocked is create for a caller who holds m.dir.mu and has the directory open.
 func (t *Tree) createLocked(m made, dirfd int, fill func(dirfd int, mode uint32) error) (*Node, Attr, error) {
-	if err := t.protectEmptySlot(m.dir, dirfd, m.name); err != nil {
+	if err := t.protectEmptySlot(m.dir, dirfd, m.name, m.format()); err != nil {
 		return nil, Attr{}, err
 	}
 	crash.Point("create-recorded")
@@ -56,8 +68,8 @@ func (t *Tree) createLocked(m made, dirfd int, fill func(dirfd int, mode uint32)
 	return n, t.visibleAt(dirfd, m.name, &st), nil
 }
 
-// protectEmptySlot records that a slot is empty, or fails with EEXIST. The caller holds dir.mu.
-func (t *Tree) protectEmptySlot(dir *Node, dirfd int, name string) error {
+// protectEmptySlot records that a slot is empty that is about to get something of a type, or fails with EEXIST. The caller holds dir.mu.
+func (t *Tree) protectEmptySlot(dir *Node, dirfd int, name string, gets uint32) error {
 	if !t.protecting || dir.newIn.Load() == uint64(t.epoch) {
 		return nil
 	}
@@ -67,7 +79,7 @@ func (t *Tree) protectEmptySlot(dir *Node, dirfd int, name string) error {
 	} else if err != unix.ENOENT {
 		return err
 	}
-	return t.record(func(l *logTx) error { return t.recordSlot(l, dir, name, checkpoint.Occupant{}) })
+	return t.record(func(l *logTx) error { return t.recordChange(l, dir, name, checkpoint.Occupant{}, gets) })
 }
 
 // creationMode applies the caller's umask, but where the directory has a default ACL: then that takes its place (see acl(5)).
@@ -131,7 +143,7 @@ func (t *Tree) giveTo(c *Caller, dirfd int, name string, st *unix.Statx_t) error
 func (t *Tree) Mknod(dir *Node, name string, mode, rdev uint32, c *Caller) (*Node, Attr, error) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	return t.create(made{dir, name, mode, c}, func(dirfd int, mode uint32) error {
+	return t.create(made{dir, name, mode, c, "mknod"}, func(dirfd int, mode uint32) error {
 		return unix.Mknodat(dirfd, name, mode, int(rdev))
 	})
 }
@@ -140,7 +152,7 @@ func (t *Tree) Mknod(dir *Node, name string, mode, rdev uint32, c *Caller) (*Nod
 func (t *Tree) Mkdir(dir *Node, name string, mode uint32, c *Caller) (*Node, Attr, error) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	return t.create(made{dir, name, mode, c}, func(dirfd int, mode uint32) error {
+	return t.create(made{dir, name, mode, c, "mkdir"}, func(dirfd int, mode uint32) error {
 		return unix.Mkdirat(dirfd, name, mode)
 	})
 }
@@ -149,7 +161,7 @@ func (t *Tree) Mkdir(dir *Node, name string, mode uint32, c *Caller) (*Node, Att
 func (t *Tree) Symlink(dir *Node, name, target string, c *Caller) (*Node, Attr, error) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	return t.create(made{dir, name, 0, c}, func(dirfd int, _ uint32) error {
+	return t.create(made{dir, name, 0, c, "symlink"}, func(dirfd int, _ uint32) error {
 		return unix.Symlinkat(target, dirfd, name)
 	})
 }
@@ -163,6 +175,9 @@ func (t *Tree) Link(n *Node, dir *Node, name string) (Attr, error) {
 	}
 	if n.dir {
 		return Attr{}, unix.EPERM
+	}
+	if err := t.mayLink(n, dir, name); err != nil {
+		return Attr{}, err
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -236,8 +251,19 @@ func (t *Tree) protectLink(n *Node, linked *unix.Statx_t, dir *Node, dirfd int, 
 				return err
 			}
 		}
-		return t.recordSlot(l, dir, name, checkpoint.Occupant{})
+		if err := t.recordExile(l, isNew, linked, dir, name); err != nil {
+			return err
+		}
+		return t.recordChange(l, dir, name, checkpoint.Occupant{}, unix.S_IFREG)
 	})
+}
+
+// mayLink fails with EROFS where strict mode stops it: what is ignored gets no protected name either, by which it could be changed.
+func (t *Tree) mayLink(n, dir *Node, name string) error {
+	if err := t.mayChange(dir, name, false, "link"); err != nil {
+		return err
+	}
+	return t.mayChangeNode(n, "link")
 }
 
 // ensureLinkLoc notes where an inode with several names can be found.

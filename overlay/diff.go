@@ -96,7 +96,7 @@ func (w *Workspace) compare(op, from, to string, leave func(), fn func(from stri
 		return errs.Ensure(op, x.ID, err)
 	}
 	defer a.Close()
-	b, done, err := w.openEnd(op, to)
+	b, done, err := w.openEnd(op, to, x.Epoch)
 	if err != nil {
 		return errs.Ensure(op, to, err)
 	}
@@ -106,21 +106,26 @@ func (w *Workspace) compare(op, from, to string, leave func(), fn func(from stri
 	if err != nil {
 		return errs.Ensure(op, x.ID, err)
 	}
+	c.more = w.diffTracked(a.epoch, b.epoch)
 	return errs.Ensure(op, x.ID, fn(x.ID, c))
 }
 
-// unchangedSince reports whether it is known that nothing has changed since an epoch began. No log has to be read for that.
+// unchangedSince reports whether it is known that nothing has changed since an epoch began. No log has to be read for that. Of tracked files it is never known: what
+// changes of them is not in the log.
 func (w *Workspace) unchangedSince(e checkpoint.Epoch) bool {
+	if len(w.trackedAt(e)) > 0 {
+		return false
+	}
 	w.tree.flushMapped()
 	w.tree.mu.RLock()
 	defer w.tree.mu.RUnlock()
 	return w.tree.epoch == e && w.store.Untouched(e)
 }
 
-// openEnd opens the later of two states that Diff compares.
-func (w *Workspace) openEnd(op, to string) (s *state, done func(), err error) {
+// openEnd opens the second of two states that Diff compares; from is the first.
+func (w *Workspace) openEnd(op, to string, from checkpoint.Epoch) (s *state, done func(), err error) {
 	if to == "" {
-		return w.openNow()
+		return w.openNow(from)
 	}
 	x, err := w.target(op, to)
 	if err != nil {
@@ -134,12 +139,12 @@ func (w *Workspace) openEnd(op, to string) (s *state, done func(), err error) {
 }
 
 // openNow opens what the live tree is at this instant. If something has changed since the last epoch began, another one begins: that costs what a snapshot costs, and
-// what is changed after that gets a preimage of its own. The caller holds w.admin.
-func (w *Workspace) openNow() (*state, func(), error) {
+// what is changed after that gets a preimage of its own. It is to be compared with the state at the beginning of another epoch. The caller holds w.admin.
+func (w *Workspace) openNow(with checkpoint.Epoch) (*state, func(), error) {
 	w.tree.flushMapped()
 	w.collecting.Lock() // nothing may be dropped or joined while the log is read
 	defer w.collecting.Unlock()
-	e, err := w.epochOfNow()
+	e, err := w.epochOfNow(with)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -150,14 +155,18 @@ func (w *Workspace) openNow() (*state, func(), error) {
 	return o.state, func() { w.closeNow(o.state) }, nil
 }
 
-// epochOfNow gives the epoch at whose beginning the live tree was what it is now.
-func (w *Workspace) epochOfNow() (checkpoint.Epoch, error) {
+// epochOfNow gives the epoch at whose beginning the live tree was what it is now. What changes in tracked files is not in the log: where there are some, one always begins.
+func (w *Workspace) epochOfNow(with checkpoint.Epoch) (checkpoint.Epoch, error) {
 	w.tree.mu.Lock()
 	defer w.tree.mu.Unlock()
-	if w.store.Untouched(w.tree.epoch) {
+	before := w.trackedAt(with)
+	if w.store.Untouched(w.tree.epoch) && len(before) == 0 {
 		return w.tree.epoch, nil
 	}
 	err := w.beginEpoch(func(*checkpoint.Tx, checkpoint.Epoch) error { return nil }, func() {})
+	if err == nil {
+		err = w.lookAgain(before)
+	}
 	return w.tree.epoch, err
 }
 

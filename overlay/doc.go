@@ -17,6 +17,11 @@
 // and linking one writes a mark: so an old inode in a covered slot is always known to be old. Newness is worked out
 // when a mutation asks, never when a file is only read, and it can be worked out again after a restart.
 //
+// # Ignored paths
+//
+// A slot that the ignore patterns match is covered in every epoch, unless a record names a directory above it (ignored.go). Whoever reads the log leaves out what was
+// ignored by its path in the state (view_ignored.go).
+//
 // # States of the past
 //
 // A state (past.go) is what the tree was at the beginning of an epoch that is retained: one that an active checkpoint, a pin or an open state needs. It is read while
@@ -31,6 +36,7 @@
 //  1. Workspace.admin: keeps administrative work apart: rollback, drop, promote and gc hold it alone; snapshot, diff
 //     and patch share it, these until they have opened the states that they compare. Workspace.list guards the checkpoint list below it.
 //     state.surveying, held while a whole state is looked through, comes here.
+//     ContractBook.mu, held while what it says is made true, comes here.
 //  2. Tree.mu: every operation on the tree shares it; a snapshot holds it alone for the instant of the epoch's change, a
 //     rollback while it works. It must not be held over a call to the Notifier. Who reads a state shares it for one call.
 //  3. Tree.renameMu: operations that hold more than one directory: rename, rmdir.
@@ -39,6 +45,6 @@
 //  5. Tree.trashMu: names in the trash. stateFile.mu, which comes right after Tree.mu.
 //  6. blockSet.mu: which blocks of a file are saved. Who saves holds Node.mu; who finds them saved needs only this.
 //  7. Tree.openMu, Tree.nodesMu and dirCache.mu: short, and no system call but close is made under them. dirCache.mu
-//     comes after nodesMu. states.mu is like them, and may be taken under Workspace.list.
+//     comes after nodesMu. ignoredWrites.mu and states.mu are like them, and the latter may be taken under Workspace.list.
 //  8. tiers.degrading, then tiers.mu: which tier is in use. The first is held while a preimage is saved in another tier.
 package overlay

@@ -42,6 +42,7 @@ func (e *Editor) commit(ctx context.Context, since checkpoint.Checkpoint, o Edit
 	if err == nil {
 		err = r.run()
 	}
+	t.reclassify()
 	t.unlockLooked()
 	if r != nil {
 		r.notify()

@@ -39,10 +39,10 @@ type Teller interface {
 // effects tells what the rollback has done. The caller holds no lock, and the workspace's admin alone.
 func (r *restorer) effects() []Effect {
 	l := effectList{t: r.t, paths: map[*Node]string{r.t.root: ""}, told: map[*Node]bool{}, moved: map[*Node]bool{}, added: map[link]bool{}}
-	for _, c := range r.plan.slots {
+	for _, c := range slices.Concat(r.plan.slots, r.tracked) {
 		had := r.t.known(c.held.ID)
 		l.moved[had] = true
-		l.added[link{c.dir, c.slot.Name}] = !c.want.ID.IsZero()
+		l.added[link{c.dir, c.slot.Name}] = c.want.Mode != 0
 		l.changed(c.dir, c.slot.Name, c.held.Mode&unix.S_IFMT, c.want.Mode&unix.S_IFMT, had)
 	}
 	for _, i := range r.plan.inodes {

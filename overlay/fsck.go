@@ -81,11 +81,27 @@ func (f *fsck) checkpoints(ctx context.Context) error {
 				f.found(c.ID, "its parent %s has no record", c.Parent)
 			}
 		}
-		if err := f.plan(c.ID, c.Epoch); err != nil {
+		if err := f.plan(c.ID, c); err != nil {
 			return err
 		}
+		f.tracked(c)
 	}
 	return f.pins(ctx)
+}
+
+// tracked proves the copies of tracked files.
+func (f *fsck) tracked(c checkpoint.Checkpoint) {
+	for _, t := range f.w.trackedAt(c.Epoch) {
+		if t.Copy == "" {
+			continue
+		}
+		file, err := f.w.tracked.open(&t)
+		if err != nil {
+			f.found("tracked/"+t.Copy, "the copy of %s can't be used: %v", t.Path, err)
+			continue
+		}
+		_ = file.Close()
+	}
 }
 
 // pins plans a rollback to the beginning of every epoch that is pinned.
@@ -103,7 +119,7 @@ func (f *fsck) pins(ctx context.Context) error {
 			f.found(p.Owner, "it pins the epoch %d, and the current one is %d", p.Epoch, f.t.epoch)
 			continue
 		}
-		if err := f.plan(p.Owner, p.Epoch); err != nil {
+		if err := f.plan(p.Owner, checkpoint.Checkpoint{Epoch: p.Epoch}); err != nil {
 			return err
 		}
 	}
@@ -122,14 +138,15 @@ func (w *Workspace) isYoung(id string) bool {
 	return false
 }
 
-func (f *fsck) plan(where string, e checkpoint.Epoch) error {
-	fold, err := f.w.store.Fold(e, 0)
+func (f *fsck) plan(where string, c checkpoint.Checkpoint) error {
+	fold, err := f.w.store.Fold(c.Epoch, 0)
 	if err != nil {
 		f.found(where, "its records can't be read: %v", err)
 		return nil
 	}
 	v := f.t.newFrozenView(fold)
 	defer v.close()
+	v.hide(f.w.rulesSince(c.Epoch), c)
 	if _, err := f.t.makePlan(v); err != nil {
 		f.found(where, "a rollback would fail: %v", err)
 	}

@@ -112,7 +112,10 @@ func (w *Workspace) collect(ctx context.Context) (GCResult, error) {
 	}
 	n, err := w.forgetInactive()
 	res.Checkpoints += n
-	return res, err
+	if err != nil {
+		return res, err
+	}
+	return res, w.sweepTracked()
 }
 
 // free deletes what dropped records had named, unless others name it too.

@@ -42,7 +42,7 @@ func (w *Workspace) Recover(ctx context.Context) ([]Recoverable, error) {
 		}
 		why := RehydrateStatus(c)
 		if why == nil {
-			why = p.state(c.Epoch)
+			why = p.state(c)
 		}
 		list = append(list, NewRecoverable(c, why))
 	}
@@ -76,7 +76,7 @@ func (w *Workspace) Rehydrate(ctx context.Context, id string) (checkpoint.Checkp
 	if err := ctx.Err(); err != nil {
 		return c, err
 	}
-	if err := w.newProver().state(c.Epoch); err != nil {
+	if err := w.newProver().state(c); err != nil {
 		return c, errs.New(errs.CodeOf(errs.Ensure("rehydrate", id, err)), "rehydrate", id, "%w", err)
 	}
 	c.Session, c.UpdatedAt = w.session, time.Now()
@@ -144,7 +144,7 @@ func (w *Workspace) ProveStates(ctx context.Context, epochs []checkpoint.Epoch) 
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		_ = p.state(e)
+		_ = p.state(checkpoint.Checkpoint{Epoch: e})
 	}
 	return p.states, nil
 }
@@ -163,18 +163,18 @@ func (w *Workspace) newProver() *prover {
 	return &prover{w: w, states: map[checkpoint.Epoch]error{}, seen: map[strategy.Ref]error{}}
 }
 
-// state proves that the state at the beginning of an epoch could be brought back.
-func (p *prover) state(e checkpoint.Epoch) error {
-	err, done := p.states[e]
+// state proves that the state of a checkpoint, or of one that stands for an epoch, could be brought back.
+func (p *prover) state(c checkpoint.Checkpoint) error {
+	err, done := p.states[c.Epoch]
 	if !done {
-		err = p.prove(e)
-		p.states[e] = err
+		err = p.prove(c)
+		p.states[c.Epoch] = err
 	}
 	return err
 }
 
-func (p *prover) prove(e checkpoint.Epoch) error {
-	t := p.w.tree
+func (p *prover) prove(c checkpoint.Checkpoint) error {
+	t, e := p.w.tree, c.Epoch
 	t.mu.RLock()
 	current := t.epoch
 	t.mu.RUnlock()
@@ -198,8 +198,12 @@ func (p *prover) prove(e checkpoint.Epoch) error {
 	}
 	v := t.newFrozenView(fold)
 	defer v.close()
+	v.hide(p.w.rulesSince(e), c)
 	plan, err := t.makePlanWith(v, p.verify)
 	if err != nil {
+		return err
+	}
+	if _, err := p.w.planTracked(c); err != nil {
 		return err
 	}
 	return p.allContents(plan)

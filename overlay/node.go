@@ -33,6 +33,7 @@ type Node struct {
 	locIn     atomic.Uint64               // the store knows where it is; holds Tree.locGen
 	blocks    atomic.Pointer[savedBlocks] // it has a content record with block preimages
 	defACL    atomic.Int32                // of a directory: whether it has a default ACL; 0 is unknown, 1 no, 2 yes
+	class     atomic.Pointer[dirClass]    // of a directory: what the ignore patterns say of it
 
 	// Guarded by Tree.nodesMu.
 	id       checkpoint.ID
@@ -59,6 +60,14 @@ type link struct {
 
 // Num is a number for the node that no other node of the tree has or will have. The root has 1.
 func (n *Node) Num() uint64 { return n.num }
+
+// format gives the type of the inode, as far as it matters where it is: a directory, or something else.
+func (n *Node) format() uint32 {
+	if n.dir {
+		return unix.S_IFDIR
+	}
+	return unix.S_IFREG
+}
 
 // IsDir reports whether the node is a directory.
 func (n *Node) IsDir() bool { return n.dir }

@@ -57,6 +57,9 @@ func (t *Tree) Open(n *Node, flags int, direct bool, c *Caller) (*Handle, error)
 		}
 		return t.newHandle(n, fd, false, direct), nil
 	}
+	if err := t.mayChangeNode(n, "modify"); err != nil {
+		return nil, err
+	}
 	t.stir()
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -238,7 +241,7 @@ func (t *Tree) Create(dir *Node, name string, flags int, mode uint32, direct boo
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	fd := -1
-	n, a, err := t.create(made{dir, name, mode, c}, func(dirfd int, mode uint32) (err error) {
+	n, a, err := t.create(made{dir, name, mode, c, "create"}, func(dirfd int, mode uint32) (err error) {
 		fd, err = unix.Openat(dirfd, name, flags&openMask|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, mode)
 		return err
 	})

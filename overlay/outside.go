@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/hyperfs/hyperfs/checkpoint"
+	"github.com/hyperfs/hyperfs/internal/ignore"
 	"golang.org/x/sys/unix"
 )
 
@@ -107,12 +108,15 @@ type outsideWalk struct {
 	root  uint64 // see metaRoot; 0 where there is none
 	own   int64  // ns: until then it may have been the daemon, which died without a last beat
 	found map[checkpoint.ID]string
+
+	rules []*ignore.Rules // of ignored places that are skipped
+	into  bool            // something old may be in an ignored place: that is looked for there
 }
 
 // findOutsideChanges notes all changes since the last beat that have no preimage in the current epoch. It costs a walk
 // of the tree, so it is done only where there is a checkpoint.
-func (w *Workspace) findOutsideChanges() error {
-	var seen, clean, root uint64
+func (w *Workspace) findOutsideChanges(next *ignore.Rules) error {
+	var seen, clean, root, exiled uint64
 	var then []byte
 	err := w.store.View(func(tx *checkpoint.Tx) (err error) {
 		if seen, err = tx.Number(metaSeen); err != nil {
@@ -124,6 +128,9 @@ func (w *Workspace) findOutsideChanges() error {
 		if root, err = tx.Number(metaRoot); err != nil {
 			return err
 		}
+		if exiled, err = tx.Number(metaExiled); err != nil {
+			return err
+		}
 		clean, err = tx.Number(metaClean)
 		return err
 	})
@@ -131,6 +138,8 @@ func (w *Workspace) findOutsideChanges() error {
 		return err
 	}
 	o := &outsideWalk{w: w, t: w.tree, since: int64(seen) - int64(clockGrain), root: root, found: map[checkpoint.ID]string{}}
+	o.rules = w.rulesAround(next)
+	o.into = exiled != 0 && checkpoint.Epoch(exiled) >= w.retained()[0]
 	o.own = o.since
 	switch {
 	case clean != 0:
@@ -158,7 +167,7 @@ func (o *outsideWalk) run() error {
 		if err := o.checkRoot(l, &st); err != nil {
 			return err
 		}
-		if err := o.walk(l, o.t.rootFd, o.t.identity(o.t.root), "", notNew); err != nil {
+		if err := o.walk(l, outsideDir{fd: o.t.rootFd, id: o.t.identity(o.t.root), steady: true, isNew: notNew}); err != nil {
 			return err
 		}
 		return o.walkTrash(l)
@@ -192,18 +201,17 @@ func (o *outsideWalk) walkTrash(l *logTx) error {
 		if err := statAt(o.t.trashFd, name, &st); err != nil {
 			return err
 		}
-		id := o.t.idOf(&st)
-		if named, err := l.Named(id); err != nil || !named {
+		d := outsideDir{id: o.t.idOf(&st), path: StoreName + "/trash/" + name, isNew: notNew, kept: true}
+		if named, err := l.Named(d.id); err != nil || !named {
 			return err
 		}
-		path := StoreName + "/trash/" + name
 		if !isDir(&st) {
-			return o.checkFile(l, o.t.trashFd, name, &st, path, notNew)
+			return o.checkFile(l, o.t.trashFd, name, &st, d.path, notNew)
 		}
-		if err := o.checkDir(l, &st, path, notNew); err != nil {
+		if err := o.checkDir(l, &st, d.path, notNew); err != nil {
 			return err
 		}
-		return o.below(l, o.t.trashFd, name, id, path, notNew)
+		return o.descend(l, o.t.trashFd, name, d)
 	})
 }
 
@@ -212,10 +220,22 @@ type newness func() (bool, error)
 
 func notNew() (bool, error) { return false, nil }
 
+// outsideDir is a directory on the way.
+type outsideDir struct {
+	fd      int
+	id      checkpoint.ID
+	path    string // "" for the workspace
+	isNew   newness
+	kept    bool // it is in the trash: no pattern is about its path there
+	ignored bool
+	steady  bool // no record names it or one above it; told only where ignored roots are walked
+}
+
 // walk goes through a directory.
-func (o *outsideWalk) walk(l *logTx, dirfd int, dir checkpoint.ID, path string, dirIsNew newness) error {
+func (o *outsideWalk) walk(l *logTx, d outsideDir) error {
+	dirfd := d.fd
 	return eachName(dirfd, func(name string) error {
-		if path == "" && name == StoreName {
+		if d.path == "" && name == StoreName {
 			return nil
 		}
 		var st unix.Statx_t
@@ -227,22 +247,29 @@ func (o *outsideWalk) walk(l *logTx, dirfd int, dir checkpoint.ID, path string, 
 		if o.t.isForeign(&st) {
 			return nil
 		}
-		slot := checkpoint.Slot{Dir: dir, Name: name}
-		below := strings.TrimPrefix(path+"/"+name, "/")
-		id := o.t.idOf(&st)
-		isNew := sync.OnceValues(func() (bool, error) { return o.fresh(l, slot, id, dirIsNew) })
-		if !isDir(&st) {
-			return o.checkFile(l, dirfd, name, &st, below, isNew)
+		sub := outsideDir{id: o.t.idOf(&st), path: below(d.path, name), steady: d.steady, kept: d.kept}
+		sub.ignored = d.ignored || !d.kept && anyMatches(o.rules, sub.path, isDir(&st))
+		if sub.ignored && !o.into {
+			return nil
 		}
-		if err := o.checkDir(l, &st, below, isNew); err != nil {
+		sub.isNew = sync.OnceValues(func() (bool, error) { return o.fresh(l, d, name, &sub) })
+		if o.into { // it finds out whether sub is steady, too
+			if _, err := sub.isNew(); err != nil {
+				return err
+			}
+		}
+		if !isDir(&st) {
+			return o.checkFile(l, dirfd, name, &st, sub.path, sub.isNew)
+		}
+		if err := o.checkDir(l, &st, sub.path, sub.isNew); err != nil {
 			return err
 		}
-		return o.below(l, dirfd, name, id, below, isNew)
+		return o.descend(l, dirfd, name, sub)
 	})
 }
 
-// below goes through what a directory has under a name, which is one too.
-func (o *outsideWalk) below(l *logTx, dirfd int, name string, dir checkpoint.ID, path string, isNew newness) error {
+// descend goes through what a directory has under a name, which is the directory d.
+func (o *outsideWalk) descend(l *logTx, dirfd int, name string, d outsideDir) error {
 	fd, err := unix.Openat(dirfd, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err == unix.EACCES {
 		return nil // what its owner can't read, its owner can't have changed in there either
@@ -251,18 +278,30 @@ func (o *outsideWalk) below(l *logTx, dirfd int, name string, dir checkpoint.ID,
 		return err
 	}
 	defer unix.Close(fd)
-	return o.walk(l, fd, dir, path, isNew)
+	d.fd = fd
+	return o.walk(l, d)
 }
 
-// fresh is newness by the rule in doc.go.
-func (o *outsideWalk) fresh(l *logTx, slot checkpoint.Slot, id checkpoint.ID, dirIsNew newness) (bool, error) {
-	if old, err := l.MarkedOld(o.t.epoch, id); err != nil || old {
+// fresh is newness by the rule in doc.go. Where ignored roots are walked it also finds out whether sub is steady.
+func (o *outsideWalk) fresh(l *logTx, d outsideDir, name string, sub *outsideDir) (bool, error) {
+	if o.into {
+		named, err := l.Named(sub.id)
+		if err != nil {
+			return false, err
+		}
+		if sub.ignored && d.steady {
+			sub.steady = !named
+			return !named, nil
+		}
+		sub.steady = d.steady && !named
+	}
+	if old, err := l.MarkedOld(o.t.epoch, sub.id); err != nil || old {
 		return false, err
 	}
-	if isNew, err := dirIsNew(); err != nil || isNew {
+	if isNew, err := d.isNew(); err != nil || isNew {
 		return isNew, err
 	}
-	return l.HasSlot(o.t.epoch, slot)
+	return l.HasSlot(o.t.epoch, checkpoint.Slot{Dir: d.id, Name: name})
 }
 
 // checkFile notes a file that somebody else may have changed. What the daemon itself changed last before it was killed has a record, or is a change of names or of a name in the

@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/hyperfs/hyperfs/checkpoint"
+	"github.com/hyperfs/hyperfs/internal/ignore"
 	"github.com/hyperfs/hyperfs/strategy"
 	"golang.org/x/sys/unix"
 )
@@ -39,7 +40,8 @@ type state struct {
 	*states
 	epoch checkpoint.Epoch
 	past  *checkpoint.Past
-	count int // guarded by states.mu
+	rules []*ignore.Rules // of what has no state: that is shown as it is now
+	count int             // guarded by states.mu
 
 	surveying sync.Mutex // held while the whole state is looked through; before Tree.mu
 	surveyed  bool       // guarded by surveying
@@ -100,7 +102,7 @@ func (ss *states) openAt(e checkpoint.Epoch) (*openState, error) {
 	defer ss.mu.Unlock()
 	s := ss.open[e]
 	if s == nil {
-		s = &state{states: ss, epoch: e, past: past}
+		s = &state{states: ss, epoch: e, past: past, rules: ss.w.rulesSince(e)}
 		ss.open[e] = s
 	} else {
 		past.Close()
@@ -170,6 +172,9 @@ func (s *state) do(fn func(q *search) error) error {
 	}
 	if err == unix.EACCES && !s.t.privileged {
 		err = s.alone(fn)
+	}
+	if err == errLost && len(s.rules) > 0 { // most likely an ignored one, which anybody may remove
+		return unix.ESTALE
 	}
 	if err == errLost || err == errGone {
 		s.t.log.Error("an inode of an earlier state is missing", "epoch", uint64(s.epoch), "err", err)

@@ -113,14 +113,20 @@ func (s *state) liveEntry(dirfd int, dir checkpoint.ID, raw rawDirent, fn func(e
 	return nil
 }
 
-// survey looks through the whole state and notes where everything is. It is for inodes whose identity somebody has kept since before the daemon was started.
+// pastPath is a directory of a state, and its path there.
+type pastPath struct {
+	id   checkpoint.ID
+	path string // "" for the workspace
+}
+
+// survey looks through the whole state, but for what is ignored, and notes where everything is. It is for inodes whose identity somebody has kept since before the daemon was started.
 func (s *state) survey() error {
 	s.surveying.Lock()
 	defer s.surveying.Unlock()
 	if s.surveyed {
 		return nil
 	}
-	for left := []checkpoint.ID{s.t.root.id}; len(left) > 0; {
+	for left := []pastPath{{id: s.t.root.id}}; len(left) > 0; {
 		dir := left[len(left)-1]
 		left = left[:len(left)-1]
 		visit := func(q *search) (err error) {
@@ -140,13 +146,18 @@ func (s *state) survey() error {
 }
 
 // surveyDir notes what a directory has, and puts the directories that it has or had behind left.
-func (s *state) surveyDir(q *search, dir checkpoint.ID, left []checkpoint.ID) ([]checkpoint.ID, error) {
-	below := left
+func (s *state) surveyDir(q *search, from pastPath, left []pastPath) ([]pastPath, error) {
+	dir, more := from.id, left
+	add := func(id checkpoint.ID, name string) {
+		if path := below(from.path, name); !anyMatches(s.rules, path, true) {
+			more = append(more, pastPath{id, path})
+		}
+	}
 	err := s.eachLive(q, dir, func(e DirEntry, id checkpoint.ID) {
 		slot := checkpoint.Slot{Dir: dir, Name: e.Name}
 		s.saw(e.Ino, slot)
 		if o, changed, err := s.past.Slot(slot); err == nil && e.Type == unix.S_IFDIR && (!changed || o.ID == id) {
-			below = append(below, id)
+			add(id, e.Name)
 		}
 	})
 	if err != nil {
@@ -161,8 +172,8 @@ func (s *state) surveyDir(q *search, dir checkpoint.ID, left []checkpoint.ID) ([
 			continue
 		}
 		if at, ok := s.lastSeen(o.ID.Ino); !ok || at != (checkpoint.Slot{Dir: dir, Name: name}) {
-			below = append(below, o.ID)
+			add(o.ID, name)
 		}
 	}
-	return below, nil
+	return more, nil
 }

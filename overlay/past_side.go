@@ -35,6 +35,7 @@ func newComparison(a, b *state) (*Comparison, error) {
 			_, y, errY := b.past.Xattrs(id)
 			return !x && !y && errX == nil && errY == nil
 		},
+		Ignored: func(path string, isDir bool) bool { return anyMatches(early.rules, path, isDir) },
 	}, nil
 }
 

@@ -46,11 +46,14 @@ func (c *Comparison) Patch(ctx context.Context, out io.Writer) error {
 }
 
 func (c *Comparison) isUnknown(f found) bool {
-	return f.Kind != Created && c.A.Unknown(f.old) || f.Kind != Deleted && c.B.Unknown(f.new)
+	return f.tracked == nil && (f.Kind != Created && c.A.Unknown(f.old) || f.Kind != Deleted && c.B.Unknown(f.new))
 }
 
 // gitChange turns a change into what git sees of it, which may be nothing.
 func (c *Comparison) gitChange(f found) (g gitpatch.Change) {
+	if f.tracked != nil {
+		return gitpatch.Change{Old: f.tracked.old, New: f.tracked.new}
+	}
 	oldPath := f.OldPath
 	if oldPath == "" {
 		oldPath = f.Path

@@ -22,6 +22,10 @@ func (w *Workspace) Pin(id, owner string, then func(tx *checkpoint.Tx, c checkpo
 	if err != nil {
 		return errs.Ensure("fork", id, err)
 	}
+	if len(w.rulesSince(c.Epoch)) > 0 {
+		return errs.New(errs.Unsupported, "fork", id, "the workspace ignores paths, whose state at the checkpoint nobody knows").
+			WithHint("mount it without ignore patterns and fork from a new checkpoint")
+	}
 	p := checkpoint.Pin{Epoch: c.Epoch, Owner: owner}
 	err = w.store.Update(func(tx *checkpoint.Tx) error {
 		if err := tx.PutPin(p); err != nil {

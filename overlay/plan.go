@@ -95,6 +95,11 @@ func (t *Tree) makePlanWith(v *view, verify func(strategy.Ref) error) (*plan, er
 // checkOutside refuses what was changed while nobody watched and has no preimage from before.
 func (p *plan) checkOutside() error {
 	for _, id := range sortedByPath(p.view.fold.Outside) {
+		if omitted, err := p.view.omits(id, p.view.fold.Outside[id]); err != nil {
+			return err
+		} else if omitted {
+			continue
+		}
 		saved, err := p.savedBefore(id, p.view.fold.Since[id])
 		if err != nil {
 			return err
@@ -141,7 +146,7 @@ func (p *plan) planSlots() error {
 			return err
 		}
 		if !alive {
-			if err := p.takeOutDead(slot); err != nil {
+			if err := p.planSlotElsewhere(slot, want); err != nil {
 				return err
 			}
 			continue
@@ -151,6 +156,21 @@ func (p *plan) planSlots() error {
 		}
 	}
 	return nil
+}
+
+// planSlotElsewhere is planSlot for a directory that is no part of the state.
+func (p *plan) planSlotElsewhere(slot checkpoint.Slot, want checkpoint.Occupant) error {
+	put, err := p.view.putByRollback(slot)
+	if err != nil {
+		return err
+	}
+	if !put {
+		return p.takeOutDead(slot)
+	}
+	if dir, err := p.view.find(slot.Dir); err != nil || dir == nil {
+		return err
+	}
+	return p.planSlot(slot, want)
 }
 
 func (p *plan) planSlot(slot checkpoint.Slot, want checkpoint.Occupant) error {
@@ -165,8 +185,16 @@ func (p *plan) planSlot(slot checkpoint.Slot, want checkpoint.Occupant) error {
 	if err != nil {
 		return err
 	}
+	if ignored, err := p.view.ignores(slot, want.Mode); err != nil {
+		return err
+	} else if ignored && !want.ID.IsZero() {
+		want = checkpoint.Occupant{}
+	}
 	c := &slotChange{slot: slot, dir: dir, want: want}
 	if st != nil {
+		if ignored, err := p.view.ignores(slot, uint32(st.Mode)); err != nil || ignored && want.ID.IsZero() {
+			return err
+		}
 		c.held = p.t.occupantOf(st)
 		p.linked[c.held.ID] = st.Nlink > 1
 	}
@@ -282,12 +310,22 @@ func (p *plan) takeOutDead(s checkpoint.Slot) error {
 	if err != nil || dir == nil || !p.t.isLive(dir) {
 		return err
 	}
+	st, err := p.view.live(s)
+	if err != nil || st == nil {
+		return err
+	}
+	if left, err := p.view.leaves(s, uint32(st.Mode)); err != nil || left {
+		return err
+	}
 	return p.takeOutIf(s, func(*unix.Statx_t) bool { return true })
 }
 
 // takeOutLink empties a slot of a directory that the checkpoint did not have, if that holds one of several names of a file: with the
 // directory, it would go to the trash and be counted there.
 func (p *plan) takeOutLink(s checkpoint.Slot) error {
+	if left, err := p.view.leaves(s, unix.S_IFREG); err != nil || left {
+		return err
+	}
 	return p.takeOutIf(s, func(st *unix.Statx_t) bool { return !isDir(st) && st.Nlink > 1 })
 }
 
@@ -325,8 +363,11 @@ func (p *plan) change(c *slotChange) {
 // takeOut plans to take an inode out of directories that the checkpoint did not have.
 func (p *plan) takeOut(n *Node, id checkpoint.ID) error {
 	for _, s := range p.t.slotsOf(n) {
-		alive, err := p.view.dirAlive(s.Dir)
-		if err == nil && !alive { // else it belongs there, or the slot is one of those that change
+		belongs, err := p.view.had(s, n.format())
+		if err == nil && !belongs { // else the slot may be one of those that change
+			belongs, err = p.staysIgnored(n, id, s)
+		}
+		if err == nil && !belongs {
 			err = p.takeOutIf(s, func(st *unix.Statx_t) bool { return p.t.idOf(st) == id })
 		}
 		if err != nil {
@@ -334,6 +375,22 @@ func (p *plan) takeOut(n *Node, id checkpoint.ID) error {
 		}
 	}
 	return nil
+}
+
+// staysIgnored reports whether an inode that is wanted elsewhere keeps its name in an ignored slot. What was moved there is taken back; a further name of
+// a file stays.
+func (p *plan) staysIgnored(n *Node, id checkpoint.ID, s checkpoint.Slot) (bool, error) {
+	if left, err := p.view.leaves(s, n.format()); err != nil || !left || n.dir {
+		return false, err
+	}
+	if p.t.inTrash(id) {
+		return true, nil
+	}
+	var st unix.Statx_t
+	if err := p.view.statNode(n, &st); err != nil {
+		return false, err
+	}
+	return st.Nlink > 1 && !slices.Contains(p.view.fold.Linked[id], s), nil
 }
 
 func (p *plan) planInodes() error {

@@ -74,12 +74,7 @@ func (t *Tree) isNew(l *logTx, n *Node) (bool, error) {
 	if parent == nil {
 		return dead, nil // without a name no checkpoint has it; in the trash one may
 	}
-	isNew, err := t.covered(l, parent, name)
-	if err == nil && isNew { // else the index, which is slower to ask, need not be
-		var old bool
-		old, err = l.MarkedOld(t.epoch, id)
-		isNew = !old
-	}
+	isNew, err := t.isNewIn(l, n, id, parent, name)
 	if err != nil {
 		return false, err
 	}
@@ -91,10 +86,32 @@ func (t *Tree) isNew(l *logTx, n *Node) (bool, error) {
 	return isNew, nil
 }
 
-// isNewAt is isNew for what a slot holds, whether it has a node or not.
-func (t *Tree) isNewAt(l *logTx, dir *Node, name string, id checkpoint.ID) (bool, error) {
+// isNewIn is isNew for an inode of which one slot is known.
+func (t *Tree) isNewIn(l *logTx, n *Node, id checkpoint.ID, parent *Node, name string) (bool, error) {
+	if loose, err := t.loose(l, parent, name, n.dir); err != nil {
+		return false, err
+	} else if loose {
+		return t.isNewIgnored(l, n, id)
+	}
+	covered, err := t.covered(l, parent, name)
+	if err != nil || !covered {
+		return false, err // the index, which is slower to ask, need not be
+	}
+	old, err := l.MarkedOld(t.epoch, id)
+	return !old, err
+}
+
+// isNewAt is isNew for what a slot holds, which st describes, whether it has a node or not.
+func (t *Tree) isNewAt(l *logTx, dir *Node, name string, st *unix.Statx_t) (bool, error) {
+	id := t.idOf(st)
 	if n := t.known(id); n != nil {
 		return t.isNew(l, n)
+	}
+	if loose, err := t.loose(l, dir, name, isDir(st)); err != nil {
+		return false, err
+	} else if loose {
+		named, err := l.Named(id)
+		return !named && (isDir(st) || st.Nlink <= 1), err
 	}
 	covered, err := t.covered(l, dir, name)
 	if err != nil || !covered {

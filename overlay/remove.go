@@ -16,6 +16,9 @@ func (t *Tree) Unlink(dir *Node, name string) error {
 		if isDir(st) {
 			return unix.EISDIR
 		}
+		if err := t.mayChange(dir, name, false, "delete"); err != nil {
+			return err
+		}
 		if err := t.copyUp(dir, dirfd, name, st); err != nil {
 			return err
 		}
@@ -35,6 +38,9 @@ func (t *Tree) Rmdir(dir *Node, name string) error {
 		}
 		if t.isForeign(st) {
 			return unix.EBUSY
+		}
+		if err := t.mayChange(dir, name, true, "delete"); err != nil {
+			return err
 		}
 		if n := t.known(t.idOf(st)); n != nil {
 			n.mu.Lock()
@@ -121,7 +127,7 @@ func (t *Tree) protectOccupant(dir *Node, dirfd int, name string, st *unix.Statx
 	}
 	held := t.occupantOf(st)
 	err = t.record(func(l *logTx) error {
-		isNew, err := t.isNewAt(l, dir, name, held.ID)
+		isNew, err := t.isNewAt(l, dir, name, st)
 		if err != nil {
 			return err
 		}
@@ -129,7 +135,7 @@ func (t *Tree) protectOccupant(dir *Node, dirfd int, name string, st *unix.Statx
 			if err := t.recordNames(l, st, -1); err != nil {
 				return err
 			}
-			if keep, err = t.isNeeded(l, dir, name, held.ID); err != nil {
+			if keep, err = t.isNeeded(l, dir, name, st); err != nil {
 				return err
 			}
 		}
@@ -139,19 +145,22 @@ func (t *Tree) protectOccupant(dir *Node, dirfd int, name string, st *unix.Statx
 			}
 			keep = t.canMoveDirs // otherwise rollback makes it anew
 		}
-		return t.recordSlot(l, dir, name, held)
+		return t.recordChange(l, dir, name, held, 0)
 	})
 	return keep, err
 }
 
 // isNeeded reports whether an old inode that is about to lose a slot must be kept: the slot's record will name it, or
 // another record does. Otherwise it is a further name, and the one that the checkpoint knows is still there.
-func (t *Tree) isNeeded(l *logTx, dir *Node, name string, id checkpoint.ID) (bool, error) {
-	covered, err := t.covered(l, dir, name)
+func (t *Tree) isNeeded(l *logTx, dir *Node, name string, st *unix.Statx_t) (bool, error) {
+	covered, err := t.loose(l, dir, name, isDir(st))
+	if err == nil && !covered {
+		covered, err = t.covered(l, dir, name)
+	}
 	if err != nil || !covered {
 		return !covered, err
 	}
-	return l.Named(id)
+	return l.Named(t.idOf(st))
 }
 
 // recordRemovedDir notes the attributes of an old directory that is about to be removed: moving it changes its

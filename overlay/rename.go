@@ -73,6 +73,9 @@ func (t *Tree) Rename(oldDir *Node, oldName string, newDir *Node, newName string
 	if !from.some {
 		return unix.ENOENT
 	}
+	if err := t.mayRename(&from, &to, flags); err != nil {
+		return err
+	}
 	if flags&unix.RENAME_EXCHANGE != 0 {
 		return t.exchange(&from, &to, flags)
 	}
@@ -85,6 +88,28 @@ func (t *Tree) Rename(oldDir *Node, oldName string, newDir *Node, newName string
 	return t.renameOver(&from, &to, flags)
 }
 
+// mayRename fails with EROFS where strict mode stops it.
+func (t *Tree) mayRename(from, to *side, flags uint32) error {
+	if t.ignore == nil {
+		return nil
+	}
+	is := isDir(&from.st)
+	for _, s := range []*side{from, to} {
+		if err := t.mayChange(s.dir, s.name, is, "rename"); err != nil {
+			return err
+		}
+	}
+	if flags&unix.RENAME_EXCHANGE == 0 || !to.some || isDir(&to.st) == is {
+		return nil
+	}
+	for _, s := range []*side{from, to} { // a directory and something else: each slot gets the other type
+		if err := t.mayChange(s.dir, s.name, !is, "rename"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func (t *Tree) exchange(from, to *side, flags uint32) error {
 	if !to.some {
 		return unix.ENOENT
@@ -93,7 +118,7 @@ func (t *Tree) exchange(from, to *side, flags uint32) error {
 	if t.protecting {
 		err := t.record(func(l *logTx) error {
 			for _, s := range [][2]*side{{from, to}, {to, from}} {
-				isNew, err := t.isNewAt(l, s[0].dir, s[0].name, t.idOf(&s[0].st))
+				isNew, err := t.isNewAt(l, s[0].dir, s[0].name, &s[0].st)
 				if err != nil {
 					return err
 				}
@@ -103,8 +128,11 @@ func (t *Tree) exchange(from, to *side, flags uint32) error {
 				if err := t.recordMovedFile(l, isNew, s[0], s[1]); err != nil {
 					return err
 				}
+				if err := t.recordExile(l, isNew, &s[0].st, s[1].dir, s[1].name); err != nil {
+					return err
+				}
 			}
-			if err := t.recordBothSlots(l, from, to); err != nil {
+			if err := t.recordBothSlots(l, from, to, true); err != nil {
 				return err
 			}
 			if err := t.recordMove(l, toID, to.dir, to.name, from.dir, from.name); err != nil {
@@ -123,6 +151,7 @@ func (t *Tree) exchange(from, to *side, flags uint32) error {
 		t.moved(fromID, from.dir, from.name, to.dir, to.name, false, false)
 		t.moved(toID, to.dir, to.name, from.dir, from.name, false, false)
 	}
+	t.movedDirs(from, to)
 	return nil
 }
 
@@ -150,6 +179,7 @@ func (t *Tree) renameOver(from, to *side, flags uint32) error {
 		t.tookAway(toID, to.dir, to.name, &to.st, keep)
 	}
 	t.moved(t.idOf(&from.st), from.dir, from.name, to.dir, to.name, false, false)
+	t.movedDirs(from, to)
 	return nil
 }
 
@@ -172,7 +202,7 @@ func (t *Tree) protectRename(from, to *side) (keep bool, err error) {
 	}
 	err = t.record(func(l *logTx) error {
 		id := t.idOf(&from.st)
-		isNew, err := t.isNewAt(l, from.dir, from.name, id)
+		isNew, err := t.isNewAt(l, from.dir, from.name, &from.st)
 		if err != nil {
 			return err
 		}
@@ -181,11 +211,17 @@ func (t *Tree) protectRename(from, to *side) (keep bool, err error) {
 				return err
 			}
 		}
-		if err := t.recordBothSlots(l, from, to); err != nil {
+		if err := t.recordBothSlots(l, from, to, false); err != nil {
 			return err
 		}
 		if isNew && !isDir(&from.st) {
 			return nil
+		}
+		if unseen, err := t.movesUnseen(l, isNew, from, to); err != nil || unseen {
+			return err
+		}
+		if err := t.recordExile(l, isNew, &from.st, to.dir, to.name); err != nil {
+			return err
 		}
 		if err := t.recordMovedDir(l, isNew, from, to); err != nil {
 			return err
@@ -213,13 +249,20 @@ func (t *Tree) recordMovedDir(l *logTx, isNew bool, from, to *side) error {
 	return l.PutAttr(t.epoch, id, t.attrRecord(&from.st, at))
 }
 
-// recordMovedFile notes the name that an old file gets in a new directory, of which there is no slot record. If it is one of
-// several, it must not stay there when the directory goes.
+// recordMovedFile notes the name that an old file gets in a new directory, of which there is no slot record: if it is one of
+// several, it must not stay there when the directory goes. So it does where no slot record says that the file is old, as one of the two slots is
+// ignored.
 func (t *Tree) recordMovedFile(l *logTx, isNew bool, from, to *side) error {
 	if isNew || isDir(&from.st) {
 		return nil
 	}
-	if dirIsNew, err := t.isNew(l, to.dir); err != nil || !dirIsNew {
+	unrecorded, err := t.isNew(l, to.dir)
+	for _, s := range []*side{from, to} {
+		if err == nil && !unrecorded {
+			unrecorded, err = t.loose(l, s.dir, s.name, false)
+		}
+	}
+	if err != nil || !unrecorded {
 		return err
 	}
 	return l.MarkLinked(t.epoch, t.idOf(&from.st), checkpoint.Slot{Dir: t.identity(to.dir), Name: to.name})
@@ -228,28 +271,33 @@ func (t *Tree) recordMovedFile(l *logTx, isNew bool, from, to *side) error {
 // keepsReplaced reports whether what the target slot holds is old.
 func (t *Tree) keepsReplaced(l *logTx, to *side) (bool, error) {
 	id := t.idOf(&to.st)
-	isNew, err := t.isNewAt(l, to.dir, to.name, id)
+	isNew, err := t.isNewAt(l, to.dir, to.name, &to.st)
 	if err != nil || isNew {
 		return false, err
 	}
 	if err := t.recordNames(l, &to.st, -1); err != nil {
 		return false, err
 	}
-	if needed, err := t.isNeeded(l, to.dir, to.name, id); err != nil || !needed || !isDir(&to.st) {
+	if needed, err := t.isNeeded(l, to.dir, to.name, &to.st); err != nil || !needed || !isDir(&to.st) {
 		return needed, err
 	}
 	return true, t.recordRemovedDir(l, to.dir, to.name, &to.st, id)
 }
 
-func (t *Tree) recordBothSlots(l *logTx, from, to *side) error {
-	if err := t.recordSlot(l, from.dir, from.name, t.occupantOf(&from.st)); err != nil {
-		return err
-	}
+// recordBothSlots notes what both slots hold. In an exchange, the one gets what the other has.
+func (t *Tree) recordBothSlots(l *logTx, from, to *side, exchange bool) error {
 	var held checkpoint.Occupant
 	if to.some {
 		held = t.occupantOf(&to.st)
 	}
-	return t.recordSlot(l, to.dir, to.name, held)
+	gets := uint32(0)
+	if exchange {
+		gets = held.Mode
+	}
+	if err := t.recordChange(l, from.dir, from.name, t.occupantOf(&from.st), gets); err != nil {
+		return err
+	}
+	return t.recordChange(l, to.dir, to.name, held, uint32(from.st.Mode))
 }
 
 // replaceFile renames over an old file, which a link keeps in the trash. Where a filesystem or a policy allows no link, the

@@ -124,7 +124,7 @@ func (t *Tree) replaceInode(n, parent *Node, name string, st *unix.Statx_t, fill
 	var dirSt, tmpSt unix.Statx_t
 	ok := statFd(d.fd, &dirSt) == nil && statAt(t.tmpFd, tmp, &tmpSt) == nil && unix.Faccessat(d.fd, ".", unix.W_OK, unix.AT_EACCESS) == nil
 	if ok {
-		if err := t.record(func(l *logTx) error { return t.recordSlot(l, parent, name, t.occupantOf(st)) }); err != nil {
+		if err := t.record(func(l *logTx) error { return t.recordChange(l, parent, name, t.occupantOf(st), uint32(st.Mode)) }); err != nil {
 			_ = unix.Unlinkat(t.tmpFd, tmp, 0)
 			return false, err
 		}

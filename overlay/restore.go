@@ -35,6 +35,7 @@ type restorer struct {
 	recorded  map[checkpoint.ID]bool   // inodes whose attributes are in the batch or in the log
 	entries   []link                   // what the kernel must forget
 	touched   []*Node
+	tracked   []*slotChange // names in ignored places that were given back what was tracked there
 }
 
 // remakeDirs makes the directories anew that could not be kept, and plans again with them.
@@ -54,6 +55,7 @@ func (r *restorer) remakeDirs() error {
 		r.view.close()
 		r.view = r.t.newFrozenView(fold)
 		r.view.before, r.view.replaced = before, replaced
+		r.view.hide(r.w.rulesSince(r.target.Epoch), r.target)
 		if r.plan, err = r.t.makePlan(r.view); err != nil {
 			return err
 		}
@@ -106,6 +108,9 @@ func (r *restorer) apply() error {
 		return err
 	}
 	if err := r.restoreDirTimes(); err != nil {
+		return err
+	}
+	if err := r.restoreTracked(); err != nil {
 		return err
 	}
 	return r.lower()

@@ -86,6 +86,7 @@ func (w *Workspace) rollback(ctx context.Context, c checkpoint.Checkpoint, o Rol
 	if err == nil {
 		err = r.run()
 	}
+	w.tree.reclassify()
 	w.tree.unlockLooked()
 	if r != nil {
 		r.notify()
@@ -117,7 +118,11 @@ func (w *Workspace) prepare(c checkpoint.Checkpoint, o RollbackOptions) (*restor
 		return nil, err
 	}
 	r := &restorer{w: w, t: t, target: c, view: t.newFrozenView(fold)}
-	if r.plan, err = t.makePlan(r.view); err != nil {
+	r.view.hide(w.rulesSince(c.Epoch), c)
+	if r.plan, err = t.makePlan(r.view); err == nil {
+		_, err = w.planTracked(c)
+	}
+	if err != nil {
 		r.view.close()
 		return nil, err
 	}
@@ -281,6 +286,7 @@ func (r *restorer) finish() error {
 	w.head = r.newHead()
 	w.list.Unlock()
 	crash.Point("rollback-done")
+	w.endContracts()
 	if err := r.removeShared(); err != nil {
 		w.log.Warn("a preimage that is not needed any more could not be removed; gc will", "err", err)
 	}
@@ -329,6 +335,7 @@ func (w *Workspace) resume() error {
 	}
 	r.view = w.tree.newFrozenView(fold)
 	defer r.view.close()
+	r.view.hide(w.rulesSince(target.Epoch), *target)
 	r.view.before = map[checkpoint.ID]checkpoint.Slot{}
 	for s, o := range since.Slots {
 		if !o.ID.IsZero() {

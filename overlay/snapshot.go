@@ -125,14 +125,22 @@ func (w *Workspace) beginEpoch(fn func(*checkpoint.Tx, checkpoint.Epoch) error, 
 			return err
 		}
 	}
+	tracked, err := w.saveTracked(w.protectedPaths(), old+1)
+	if err != nil {
+		undo()
+		return err
+	}
 	t.epoch, t.protecting = old+1, true
 	w.store.BeginEpoch(t.epoch)
-	err := t.saveDirect(direct)
+	err = t.saveDirect(direct)
 	crash.Point("epoch-saved")
 	defer crash.Point("epoch-begun")
 	if err == nil {
 		err = w.store.Update(func(tx *checkpoint.Tx) error {
 			if err := fn(tx, t.epoch); err != nil {
+				return err
+			}
+			if err := putTracked(tx, t.epoch, tracked); err != nil {
 				return err
 			}
 			if err := putSeen(tx); err != nil {
@@ -142,6 +150,7 @@ func (w *Workspace) beginEpoch(fn func(*checkpoint.Tx, checkpoint.Epoch) error, 
 		})
 	}
 	if err == nil {
+		w.noteTracked(t.epoch, tracked)
 		return nil
 	}
 	undo()

@@ -21,6 +21,7 @@ func (w *Workspace) Status() Status {
 	w.list.RLock()
 	s.Checkpoints = w.countActive()
 	w.list.RUnlock()
+	s.Ignore = w.ignoreStatus()
 	hot := w.tiers.hot.Stats()
 	s.Hot = &hot
 	if u, ok := w.undoPoint(); ok {
@@ -67,6 +68,9 @@ func (w *Workspace) Diagnostics() Diagnostics {
 	d.Handles = int(t.handleCount.Load())
 	d.Descriptors = openDescriptors()
 	d.Limits = Limits{Descriptors: fileLimit(), DirCache: t.dirs.max}
+	if t.ignore != nil {
+		d.Ignored = t.ignore.writes.recent()
+	}
 	return d
 }
 

@@ -52,6 +52,7 @@ type Tree struct {
 	root                   *Node
 	dirs                   *dirCache[*Node]
 	notifier               Notifier
+	ignore                 *ignoring // nil where there are no ignore patterns; set before the tree is used
 
 	mu         sync.RWMutex     // see doc.go
 	epoch      checkpoint.Epoch // guarded by mu

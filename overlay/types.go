@@ -30,6 +30,9 @@ type Config struct {
 	MaxCheckpoints int          // active checkpoints, at most; 0 means 1024
 	Hot            HotConfig    // the hot buffer in front of the tier
 	NoJournals     bool         // checkpoints end with the one who made them: at Close, or when the workspace is opened after a kill; branches stay
+	Ignore         []string     // patterns of paths that have no history, as lines of a .gitignore at the root
+	StrictIgnored  bool         // writes to these fail with EROFS
+	SameIgnored    bool         // the patterns are those of the last time, whatever Ignore says
 	Sync           bool         // preimages and records survive power loss, not only the end of the daemon
 	Logger         *slog.Logger // nil means none
 
@@ -212,6 +215,8 @@ type Status struct {
 
 	Hot *strategy.HotStats `json:"hot,omitempty"` // of the hot buffer; the backend scan has none
 
+	Ignore *IgnoreStatus `json:"ignore,omitempty"` // nil where nothing is ignored
+
 	Backend string      `json:"backend"`        // fuse or scan
 	Scan    *ScanStatus `json:"scan,omitempty"` // of the backend scan, once it has made a checkpoint
 }
@@ -239,6 +244,7 @@ type Diagnostics struct {
 	Handles     int                     `json:"handles"` // open files and directories
 	Descriptors int                     `json:"descriptors"`
 	Limits      Limits                  `json:"limits"`
+	Ignored     []IgnoredWrite          `json:"ignored_writes,omitempty"` // the last ones, newest first
 
 	WindowsVolume *WindowsVolume `json:"windows_volume,omitempty"` // on Windows alone
 }
@@ -259,7 +265,7 @@ type Limits struct {
 
 // Event is a change of state.
 type Event struct {
-	Type       string    `json:"type"` // snapshot, rollback, undo, promote, drop, rehydrate, gc; those of branches, of attempts and of others beside these
+	Type       string    `json:"type"` // snapshot, rollback, undo, promote, drop, rehydrate, gc, ignored-write; those of branches, of attempts and of others beside these
 	Time       time.Time `json:"time"`
 	Checkpoint string    `json:"checkpoint,omitempty"`
 	Data       any       `json:"data,omitempty"`

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/hyperfs/hyperfs/checkpoint"
+	"github.com/hyperfs/hyperfs/internal/ignore"
 	"golang.org/x/sys/unix"
 )
 
@@ -25,6 +26,10 @@ type view struct {
 	pinned             []*Node
 	before             map[checkpoint.ID]checkpoint.Slot // only while a rollback is resumed: where it took inodes from
 	replaced           map[checkpoint.ID]checkpoint.ID   // only then: what it may have put in the place of inodes
+
+	rules []*ignore.Rules          // what it leaves out; see view_ignored.go
+	paths map[checkpoint.ID]string // of directories in the state, for that
+	undo  checkpoint.Epoch         // of the rollback that is to be undone; or 0
 
 	// While nothing can change, what was asked once is not asked again.
 	frozen bool
@@ -251,8 +256,8 @@ func (v *view) dirAlive(id checkpoint.ID) (bool, error) {
 // slotOf gives a slot that held the inode in the state; ok is false where it was in none.
 func (v *view) slotOf(id checkpoint.ID) (checkpoint.Slot, bool, error) {
 	for _, s := range v.slots[id] {
-		if a, err := v.dirAlive(s.Dir); err != nil || a {
-			return s, a, err
+		if had, err := v.had(s, v.fold.Slots[s].Mode); err != nil || had {
+			return s, had, err
 		}
 	}
 	n, err := v.find(id)
@@ -263,8 +268,8 @@ func (v *view) slotOf(id checkpoint.ID) (checkpoint.Slot, bool, error) {
 		if _, changed := v.fold.Slots[s]; changed {
 			continue
 		}
-		if a, err := v.dirAlive(s.Dir); err != nil || a {
-			return s, a, err
+		if had, err := v.had(s, n.format()); err != nil || had {
+			return s, had, err
 		}
 	}
 	if n.dir {
@@ -283,9 +288,9 @@ func (v *view) furtherSlot(id checkpoint.ID, n *Node) (checkpoint.Slot, bool, er
 		if _, changed := v.fold.Slots[s]; changed {
 			continue
 		}
-		if a, err := v.dirAlive(s.Dir); err != nil {
+		if had, err := v.had(s, unix.S_IFREG); err != nil {
 			return s, false, err
-		} else if !a {
+		} else if !had {
 			continue
 		}
 		st, err := v.live(s)
@@ -298,8 +303,8 @@ func (v *view) furtherSlot(id checkpoint.ID, n *Node) (checkpoint.Slot, bool, er
 	}
 	if s, ok := v.before[id]; ok {
 		if _, changed := v.fold.Slots[s]; !changed {
-			a, err := v.dirAlive(s.Dir)
-			return s, a, err
+			had, err := v.had(s, unix.S_IFREG)
+			return s, had, err
 		}
 	}
 	return checkpoint.Slot{}, false, nil

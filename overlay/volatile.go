@@ -83,6 +83,7 @@ func (w *Workspace) disposeOf(session string) error {
 		}
 		w.list.Unlock()
 	}
+	w.endContracts()
 	w.tree.mu.Lock()
 	defer w.tree.mu.Unlock()
 	// As in retire: no record of the current epoch has to be told apart from those that nobody needs any more.

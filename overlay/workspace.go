@@ -54,6 +54,11 @@ type Workspace struct {
 
 	states  *states
 	passing atomic.Uint64 // how many epochs only openNow has needed
+
+	book    *ContractBook
+	tracked trackedFiles
+
+	rules []rulesFrom // the ignore patterns of the epochs that may be wanted back, in order; never changes once the workspace is open
 }
 
 // Open opens the workspace, makes its store if there is none, and finishes a rollback that was cut short. It fails with
@@ -94,7 +99,14 @@ func (w *Workspace) open() error {
 	if err := w.load(); err != nil {
 		return err
 	}
-	if err := w.findOutsideChanges(); err != nil {
+	rules, err := w.loadRules()
+	if err != nil {
+		return err
+	}
+	if err := w.openTracked(); err != nil {
+		return err
+	}
+	if err := w.findOutsideChanges(rules); err != nil {
 		return err
 	}
 	if err := w.markSeen(); err != nil { // what follows is this daemon's own
@@ -113,7 +125,14 @@ func (w *Workspace) open() error {
 	if err := w.endVolatile(); err != nil {
 		return err
 	}
-	return w.cleanUp()
+	if err := w.cleanUp(); err != nil {
+		return err
+	}
+	if err := w.useRules(rules); err != nil {
+		return err
+	}
+	w.exempt()
+	return nil
 }
 
 // abandon closes what a failed open has opened.
@@ -124,6 +143,9 @@ func (w *Workspace) abandon() {
 	}
 	if w.tree != nil {
 		w.tree.close()
+	}
+	if w.tracked.dir != nil {
+		_ = w.tracked.dir.Close()
 	}
 	if w.tiers != nil {
 		_ = w.tiers.close()
@@ -418,6 +440,7 @@ func (w *Workspace) Close() error {
 	if err := w.tiers.settle(); err != nil {
 		w.log.Warn("preimages stay in RAM, where a reboot takes them", "err", err)
 	}
+	_ = w.tracked.dir.Close()                                                                 // nothing was written to it
 	err := errors.Join(w.lastBeat(), w.tiers.close(), w.store.Close(), unix.Close(w.storeFd)) // the store last: with it goes the lock
 	w.tree.close()
 	return err

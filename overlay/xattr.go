@@ -50,6 +50,9 @@ func (t *Tree) changeXattr(n *Node, name string, change func(path string) error)
 	if n.foreign {
 		return unix.EROFS
 	}
+	if err := t.mayChangeNode(n, "xattrs"); err != nil {
+		return err
+	}
 	t.stir()
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -104,6 +107,9 @@ func xattrsBy(list func([]byte) (int, error), get func(string, []byte) (int, err
 	}
 	var xs []checkpoint.Xattr
 	for name := range strings.SplitSeq(strings.TrimSuffix(string(names), "\x00"), "\x00") {
+		if name == "" { // overlayfs counts its own, and leaves them out of the list
+			continue
+		}
 		v, err := growing(func(b []byte) (int, error) { return get(name, b) })
 		if err == unix.ENODATA {
 			continue

@@ -47,6 +47,9 @@ type Config struct {
 	MaxCheckpoints int  // active ones, at most; 0 means 1024
 	Sync           bool // preimages survive power loss
 	AllowOther     bool // other users may enter the mount
+
+	Ignore        []string // patterns of paths that have no history, as lines of a .gitignore at the root; needs the backend fuse
+	StrictIgnored bool     // writes to these fail with EROFS; needs the backend fuse
 }
 
 // complete makes paths absolute and checks the options.
@@ -146,5 +149,6 @@ func (c *Config) overlay() overlay.Config {
 	return overlay.Config{
 		Workspace: c.Workspace, Store: c.Store, Tier: c.Tier, NoTmpfs: c.NoTmpfs, TmpfsDir: c.TmpfsDir,
 		MaxCheckpoints: c.MaxCheckpoints, Hot: c.Hot, Sync: c.Sync,
+		Ignore: c.Ignore, StrictIgnored: c.StrictIgnored,
 	}
 }

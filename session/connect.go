@@ -101,6 +101,12 @@ func (c *Config) startDaemon(ctx context.Context) error {
 // run runs a command of hyperfs that starts a daemon.
 func (c *Config) run(ctx context.Context, program, name string, flags []string) error {
 	args := append([]string{name, "--json", "--tier", cmp.Or(c.Tier, "auto"), "--sync=" + strconv.FormatBool(c.Sync)}, flags...)
+	for _, pattern := range c.Ignore {
+		args = append(args, "--ignore="+pattern)
+	}
+	if c.StrictIgnored {
+		args = append(args, "--strict-ignored")
+	}
 	if c.Store != "" {
 		args = append(args, "--store", c.Store)
 	}

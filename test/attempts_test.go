@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -858,5 +859,52 @@ func TestAnAttemptOfAProgramThatWasKilledIsInNobodysWay(t *testing.T) {
 	}
 	if k, err := s.Get(context.Background(), list[0].ID); err != nil || k.Status != checkpoint.Active {
 		t.Errorf("its checkpoint is %+v, %v", k, err)
+	}
+}
+
+// TestASessionDeclaresOutputsAndTracksPaths: a failed attempt takes back what was declared or tracked, and leaves all else that is ignored.
+func TestASessionDeclaresOutputsAndTracksPaths(t *testing.T) {
+	ctx := context.Background()
+	for _, c := range connections {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			cfg := c.config(t)
+			if c.mounts {
+				cfg.Ignore = []string{"src/deep/"}
+			}
+			s := openTried(t, cfg)
+			tracked, err := s.Track(ctx, "src/deep/three", "src/deep/later")
+			if err != nil || !slices.Equal(tracked, []string{"src/deep/later", "src/deep/three"}) {
+				t.Fatal(tracked, err)
+			}
+			contract := overlay.OutputContract{Tool: "cc", Outputs: []overlay.Output{{Path: "src/deep/out"}, {Path: "src/deep/map", Optional: true}}}
+			declared, err := s.DeclareOutputs(ctx, contract)
+			if err != nil || declared.Tool != "cc" || len(declared.Outputs) != 2 || !declared.Outputs[1].Optional {
+				t.Fatalf("%+v, %v", declared, err)
+			}
+			before := s.capture()
+			_, err = session.RunAttempt(ctx, s.Session, func(context.Context, *session.Attempt) (int, error) {
+				script(t, s.dir, nil, `echo other >src/deep/three; echo made >src/deep/out; echo made >src/deep/later; echo made >src/deep/free; echo other >src/two`)
+				return 0, errors.New("no")
+			}, session.AttemptOptions{})
+			if err == nil {
+				t.Fatal("the attempt did not fail")
+			}
+			after := s.capture()
+			if _, left := after["src/deep/free"]; left != c.mounts {
+				t.Errorf("what is ignored is there: %v", left)
+			}
+			delete(after, "src/deep/free")
+			for _, d := range (treestate.Compare{Mtime: func(a, b treestate.Entry) bool { return a.IsDir() || a.Mtime == b.Mtime }}).Diff(before, after) {
+				t.Error(d)
+			}
+			list, err := s.Outputs(ctx, "")
+			if err != nil || len(list) != 1 || !list[0].Outputs[0].Missing {
+				t.Errorf("%+v, %v", list, err)
+			}
+			if all, err := s.Tracked(ctx); err != nil || len(all) != 2 {
+				t.Error(all, err)
+			}
+		})
 	}
 }

@@ -50,8 +50,9 @@ type treeSubject struct {
 // treeOptions of a treeSubject.
 type treeOptions struct {
 	treefs.Options
-	Tier  string // with " hot" behind it, the hot buffer is in front
-	Large bool   // files from lowLargeMin on are kept block by block
+	Tier   string // with " hot" behind it, the hot buffer is in front
+	Ignore []string
+	Large  bool // files from lowLargeMin on are kept block by block
 }
 
 // What is large, and how large a block is, in tests of that: most files of random trees are smaller than what it is for users.
@@ -62,7 +63,7 @@ const (
 
 func (o treeOptions) config(dir string) overlay.Config {
 	tier, hot := strings.CutSuffix(o.Tier, " hot")
-	cfg := overlay.Config{Workspace: dir, Tier: tier, Hot: overlay.HotConfig{Off: !hot}}
+	cfg := overlay.Config{Workspace: dir, Tier: tier, Hot: overlay.HotConfig{Off: !hot}, Ignore: o.Ignore}
 	if o.Large {
 		cfg.LargeMin, cfg.BlockSize = lowLargeMin, lowBlockSize
 	}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/hyperfs/hyperfs/internal/ignore"
 	"github.com/hyperfs/hyperfs/internal/treestate"
 	"github.com/hyperfs/hyperfs/test/ops"
 )
@@ -24,6 +25,7 @@ type world struct {
 	checkpoints map[int]*moment // active ones, by number
 	last        int             // number of the newest
 	undo        *moment         // what undo would go back to; nil if there was no rollback
+	leaves      *leaving        // nil where nothing is ignored
 }
 
 // newWorld makes a world in dir around dir/workspace, which may have content. open makes the subject for it.
@@ -37,6 +39,9 @@ func newWorld(dir string, open func(workspace string) (subject, error)) (*world,
 		return nil, err
 	}
 	w.sub, err = open(w.workspace())
+	if s, ok := w.sub.(*ignoringSubject); ok {
+		w.leaves, w.freeNlink = s.leaving, true
+	}
 	return w, err
 }
 
@@ -103,7 +108,12 @@ func (w *world) save() (*moment, error) {
 	if err != nil {
 		return nil, err
 	}
-	return w.now(s)
+	now, err := w.now(s)
+	if err == nil && w.leaves != nil {
+		now.rules = []*ignore.Rules{w.leaves.rules()}
+		now.inodes, err = inodesOf(w.workspace())
+	}
+	return now, err
 }
 
 func (w *world) snapshot() error {
@@ -148,14 +158,17 @@ func (w *world) rollbackTo(target *moment, discard bool) error {
 		if err := w.syncActive(); err != nil {
 			return err
 		}
-		return w.arrived(target)
+		return w.arrived(target, before)
 	}
 	w.undo = before
-	return w.arrived(target)
+	return w.arrived(target, before)
 }
 
-// arrived proves that the subject is at s in every respect, and brings the model there.
-func (w *world) arrived(s *moment) error {
+// arrived proves that the subject is at s in every respect, and brings the model there. It was at before.
+func (w *world) arrived(s, before *moment) error {
+	if w.leaves != nil {
+		return w.arrivedIgnoring(s, before)
+	}
 	now, err := w.capture()
 	if err != nil {
 		return err
@@ -182,7 +195,7 @@ func (w *world) undoLast() error {
 		return fmt.Errorf("undo: %w", err)
 	}
 	w.undo = before
-	return w.arrived(target)
+	return w.arrived(target, before)
 }
 
 // staleWrites keeps the subject's handles over a rollback and writes through them. That may change the live tree, but
@@ -239,7 +252,7 @@ func (w *world) afterStaleWrites(target *moment, undo bool) error {
 	if err != nil {
 		return err
 	}
-	if err := w.arrived(target); err != nil {
+	if err := w.arrived(target, before); err != nil {
 		return fmt.Errorf("after writes through handles from before the rollback: %w", err)
 	}
 	w.undo = before
@@ -314,6 +327,9 @@ func (w *world) restart() error {
 	if err := w.sub.Restart(); err != nil {
 		return fmt.Errorf("restart: %w", err)
 	}
+	if w.leaves != nil {
+		w.addRules()
+	}
 	after, err := w.capture()
 	if err != nil {
 		return err
@@ -330,7 +346,22 @@ func (w *world) compare() error {
 	if err != nil {
 		return err
 	}
+	if s := w.checkpoints[w.last]; w.leaves != nil && s != nil {
+		if err := w.checkIgnoringDiff(s, now); err != nil {
+			return err
+		}
+	}
 	return w.model.compare(now)
+}
+
+// addRules notes for all states that may be wanted back what is ignored from now on.
+func (w *world) addRules() {
+	for _, s := range w.checkpoints {
+		s.rules = append(s.rules, w.leaves.rules())
+	}
+	if w.undo != nil {
+		w.undo.rules = append(w.undo.rules, w.leaves.rules())
+	}
 }
 
 // view lists what exists, for a generator.

@@ -50,6 +50,7 @@ func newApp(stdin io.Reader, stdout, stderr io.Writer) *cli.App {
 			snapshotCommand(), rollbackCommand(), undoCommand(), listCommand(), treeCommand(), showCommand(),
 			diffCommand(), patchCommand(), reconcileCommand(), promoteCommand(), dropCommand(),
 			forkCommand(), branchesCommand(), headsCommand(), mergeCommand(), dropBranchCommand(),
+			outputsCommand(), trackCommand(),
 			recoverCommand(), rehydrateCommand(), gcCommand(), fsckCommand(), versionCommand(), completionCommand(), docsCommand(),
 		},
 		OnUsageError:   usageFailed,

@@ -96,9 +96,13 @@ func (o mountOptions) args(ready uintptr) []string {
 		"--tier", o.Tier,
 		"--max-checkpoints", strconv.Itoa(o.MaxCheckpoints),
 		"--no-durable-journals="+strconv.FormatBool(o.NoJournals),
+		"--strict-ignored="+strconv.FormatBool(o.StrictIgnored),
 		"--sync="+strconv.FormatBool(o.Sync),
 		"--debug="+strconv.FormatBool(o.Debug),
 	)
+	for _, pattern := range o.Ignore {
+		args = append(args, "--ignore="+pattern)
+	}
 	if o.Store != "" {
 		args = append(args, "--store", o.Store)
 	}

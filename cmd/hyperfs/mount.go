@@ -65,14 +65,14 @@ func tierNames() []string {
 
 // storeFlags say how the daemon keeps checkpoints, whatever it shows of the workspace.
 func storeFlags() []cli.Flag {
-	return []cli.Flag{
+	return append([]cli.Flag{
 		&cli.StringFlag{Name: "store", EnvVars: []string{envStore}, Usage: "keep checkpoints in `DIR` instead of .hyperfs in the workspace; on the same filesystem"},
 		&cli.StringFlag{Name: "tier", EnvVars: []string{"HYPERFS_TIER"}, Value: "auto", Usage: "how preimages are kept: " + strings.Join(tiers, ", ")},
 		&cli.IntFlag{Name: "max-checkpoints", EnvVars: []string{"HYPERFS_MAX_CHECKPOINTS"}, Value: 1024, Usage: "how many may be active"},
 		&cli.BoolFlag{Name: "no-durable-journals", EnvVars: []string{"HYPERFS_NO_DURABLE_JOURNALS"}, Usage: "checkpoints end with the daemon; branches stay"},
 		&cli.BoolFlag{Name: "sync", EnvVars: []string{"HYPERFS_SYNC"}, Usage: "preimages survive power loss"},
 		&cli.BoolFlag{Name: "debug", EnvVars: []string{"HYPERFS_DEBUG"}, Usage: "log every request"},
-	}
+	}, ignoreFlags()...)
 }
 
 // mountFlags are those of mount that run has too.
@@ -103,6 +103,8 @@ type mountOptions struct {
 	Hot            overlay.HotConfig
 	MaxCheckpoints int
 	NoJournals     bool
+	Ignore         []string
+	StrictIgnored  bool
 	Sync           bool
 	AllowOther     bool
 	NoPassthrough  bool
@@ -121,6 +123,7 @@ func mountOptionsOf(c *cli.Context, dir string) (o mountOptions, err error) {
 		Hot:            hotConfigOf(c),
 		MaxCheckpoints: c.Int("max-checkpoints"),
 		NoJournals:     c.Bool("no-durable-journals"),
+		StrictIgnored:  c.Bool("strict-ignored"),
 		Sync:           c.Bool("sync"),
 		AllowOther:     c.Bool("allow-other"),
 		NoPassthrough:  c.Bool("no-passthrough"),
@@ -137,6 +140,9 @@ func mountOptionsOf(c *cli.Context, dir string) (o mountOptions, err error) {
 	}
 	if !slices.Contains(tiers, o.Tier) {
 		return o, errs.New(control.Usage, "mount", "--tier", "%q is none", o.Tier).WithHint(strings.Join(tiers, ", "))
+	}
+	if o.Ignore, err = ignoreOf(c); err != nil {
+		return o, err
 	}
 	at, err := given(c, "at")
 	if err != nil {
@@ -243,7 +249,7 @@ func (o mountOptions) storeDir() string {
 
 func (o mountOptions) config() overlay.Config {
 	return overlay.Config{Workspace: o.Workspace, Store: o.Store, Tier: o.Tier, NoTmpfs: o.NoTmpfs, TmpfsDir: o.TmpfsDir, Hot: o.Hot,
-		MaxCheckpoints: o.MaxCheckpoints, NoJournals: o.NoJournals, Sync: o.Sync, LargeMin: o.LargeMin, BlockSize: o.BlockSize}
+		MaxCheckpoints: o.MaxCheckpoints, NoJournals: o.NoJournals, Ignore: o.Ignore, StrictIgnored: o.StrictIgnored, Sync: o.Sync, LargeMin: o.LargeMin, BlockSize: o.BlockSize}
 }
 
 func mount(c *cli.Context) error {

@@ -71,6 +71,9 @@ func statusRows(row func(...any), s control.StatusReply) {
 	if s.Hot != nil {
 		row("hot buffer", hotText(*s.Hot))
 	}
+	if s.Ignore != nil {
+		row("ignored", ignoreText(*s.Ignore))
+	}
 	newest := "none"
 	if s.Newest != "" {
 		newest = fmt.Sprintf("%s (%s)", s.Newest, ago(s.NewestAt))
@@ -104,6 +107,19 @@ func backendText(s overlay.Status) string {
 	text := fmt.Sprintf("%s: a checkpoint walks the whole tree; the last one %s in %s", s.Backend, plural(s.Scan.Entries, "name"), s.Scan.Duration.Round(100*time.Microsecond))
 	for _, dir := range s.Scan.Unprotected {
 		text += "; not protected, as something else is mounted there: " + quote(dir)
+	}
+	return text
+}
+
+// ignoreText names what is ignored.
+func ignoreText(i overlay.IgnoreStatus) string {
+	var list []string
+	for _, p := range i.Patterns {
+		list = append(list, quote(p))
+	}
+	text := strings.Join(list, " ")
+	if i.Strict {
+		text += "; strict: writes there fail"
 	}
 	return text
 }
@@ -161,6 +177,9 @@ func diagnosticsRows(row func(...any), d control.DiagnosticsReply) {
 	if h := d.Hot; h != nil {
 		row("hot limits", fmt.Sprintf("%s in a file, %s and %s not mirrored", bytesText(h.Limits.FileBytes), bytesText(h.Limits.TotalBytes), plural(h.Limits.Files, "file")))
 		row("hot mirrored", fmt.Sprintf("%s; %s kept in %s", plural(int(h.Mirrored), "preimage"), bytesText(h.Bytes), plural(h.Segments, "segment")))
+	}
+	for _, w := range d.Ignored {
+		row("ignored write", clock(w.At), w.Action, w.Kind, quote(w.Path), plural(w.Count, "time"))
 	}
 	row("epoch", d.Epoch)
 	row("store size", bytesText(d.StoreBytes))

@@ -164,6 +164,7 @@ func (p place) open(ctx context.Context) (*control.Client, func() error, error) 
 	}
 	cfg := p.config
 	cfg.Workspace, cfg.Store = p.dir, p.store
+	cfg.SameIgnored = p.backend != checkpoint.BackendScan // which has flags for what it ignores; else they are those of the last mount
 	w, err := openLocally(ctx, p.backend, cfg)
 	if err != nil {
 		return nil, nil, err

@@ -150,6 +150,7 @@ func (w *Workspace) retire(id, op string, status checkpoint.Status) (checkpoint.
 		return c, errs.Ensure(op, id, err)
 	}
 	w.history.put(w.history.current(), c)
+	w.endContracts()
 	w.send(op, id, c)
 	w.free([]checkpoint.Checkpoint{c})
 	return c, nil

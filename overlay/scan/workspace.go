@@ -39,6 +39,7 @@ type Workspace struct {
 	history  history
 	damaged  map[string]error // checkpoints whose record can't be read; guarded by admin
 	lastScan atomic.Pointer[overlay.ScanStatus]
+	book     *overlay.ContractBook
 
 	admin  sync.Mutex // see doc.go; guards closed and pending
 	closed bool
@@ -71,6 +72,9 @@ func Open(cfg overlay.Config) (*Workspace, error) {
 	}
 	if w.cfg.MaxCheckpoints == 0 {
 		w.cfg.MaxCheckpoints = overlay.DefaultMaxCheckpoints
+	}
+	if err := refuseIgnored(cfg); err != nil {
+		return nil, err
 	}
 	var opened closers
 	if err := w.open(&opened); err != nil {
@@ -109,6 +113,9 @@ func (w *Workspace) open(opened *closers) error {
 		return err
 	}
 	if err := w.load(); err != nil {
+		return err
+	}
+	if w.book, err = overlay.OpenContracts(w.store, w.root); err != nil {
 		return err
 	}
 	if err := w.putBackLifted(); err != nil {
