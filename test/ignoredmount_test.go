@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/hyperfs/hyperfs/control"
 	"github.com/hyperfs/hyperfs/internal/crash"
@@ -325,41 +324,5 @@ func TestARollbackOfTrackedFilesIsFinishedAfterAKill(t *testing.T) {
 			}
 			must(t, sub.Check(true))
 		})
-	}
-}
-
-// TestACreateInAnIgnoredDirectoryIsAsFastAsWithoutACheckpoint, as far as clocks can tell on a busy machine; overlay counts the records.
-func TestACreateInAnIgnoredDirectoryIsAsFastAsWithoutACheckpoint(t *testing.T) {
-	needMount(t)
-	ws := newWorkspace(t)
-	makeDeps(t, ws)
-	sub := mountForTest(t, ws, mountOptions{flags: []string{"--preset", "deps"}, plain: true})
-	round := 0
-	fill := func() time.Duration {
-		round++
-		dir := filepath.Join(ws, "node_modules", fmt.Sprint("round", round))
-		must(t, os.Mkdir(dir, 0o755))
-		start := time.Now()
-		for i := range 400 {
-			f, err := os.OpenFile(filepath.Join(dir, fmt.Sprint(i)), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
-			must(t, err)
-			must(t, f.Close())
-		}
-		return time.Since(start)
-	}
-	best := func() time.Duration {
-		least := fill()
-		for range 4 {
-			least = min(least, fill())
-		}
-		return least
-	}
-	fill()
-	without := best()
-	mustSnapshot(t, sub)
-	with := best()
-	t.Logf("400 files: %v without a checkpoint, %v with one", without, with)
-	if with > 3*without {
-		t.Errorf("400 files took %v without a checkpoint, and %v with one", without, with)
 	}
 }
