@@ -107,9 +107,42 @@ type outsideWalk struct {
 	root  uint64 // see metaRoot; 0 where there is none
 	own   int64  // ns: until then it may have been the daemon, which died without a last beat
 	found map[checkpoint.ID]string
+	log   func() *lately
 }
 
-// findOutsideChanges notes all changes since the last beat that have no preimage in the current epoch. It costs a walk
+// lately is what the log says since the last epoch that somebody needs the beginning of. Others may have begun since then, such as those of diffs, which make no difference.
+type lately struct {
+	*checkpoint.Fold
+	old map[checkpoint.ID]bool // inodes that are known to be older
+}
+
+// lately reads it. What can't be read protects nothing: so whatever looks changed is suspect.
+func (w *Workspace) lately() *lately {
+	from := w.tree.epoch
+	if needed := w.retained(); len(needed) > 0 {
+		from = min(from, needed[len(needed)-1])
+	}
+	fold, err := w.store.Fold(from, 0)
+	if err != nil {
+		w.log.Error("it can't be told what was saved of files that look changed", "err", err)
+		return &lately{&checkpoint.Fold{}, nil}
+	}
+	l := &lately{fold, map[checkpoint.ID]bool{}}
+	for _, o := range fold.Slots {
+		l.old[o.ID] = true
+	}
+	for id := range fold.Linked {
+		l.old[id] = true
+	}
+	return l
+}
+
+func (l *lately) hasAttr(id checkpoint.ID) bool {
+	_, ok := l.Attrs[id]
+	return ok
+}
+
+// findOutsideChanges notes all changes since the last beat that have no preimage from before. It costs a walk
 // of the tree, so it is done only where there is a checkpoint.
 func (w *Workspace) findOutsideChanges() error {
 	var seen, clean, root uint64
@@ -130,7 +163,7 @@ func (w *Workspace) findOutsideChanges() error {
 	if err != nil || seen == 0 || !w.tree.protecting {
 		return err
 	}
-	o := &outsideWalk{w: w, t: w.tree, since: int64(seen) - int64(clockGrain), root: root, found: map[checkpoint.ID]string{}}
+	o := &outsideWalk{w: w, t: w.tree, since: int64(seen) - int64(clockGrain), root: root, found: map[checkpoint.ID]string{}, log: sync.OnceValue(w.lately)}
 	o.own = o.since
 	switch {
 	case clean != 0:
@@ -153,16 +186,13 @@ func (o *outsideWalk) run() error {
 	if err := statFd(o.t.rootFd, &st); err != nil {
 		return err
 	}
-	err := o.w.store.View(func(tx *checkpoint.Tx) error {
-		l := &logTx{Tx: tx}
-		if err := o.checkRoot(l, &st); err != nil {
-			return err
-		}
-		if err := o.walk(l, o.t.rootFd, o.t.identity(o.t.root), "", notNew); err != nil {
-			return err
-		}
-		return o.walkTrash(l)
-	})
+	err := o.checkRoot(&st)
+	if err == nil {
+		err = o.walk(o.t.rootFd, o.t.identity(o.t.root), "", notNew)
+	}
+	if err == nil {
+		err = o.w.store.View(o.walkTrash)
+	}
 	if err != nil || len(o.found) == 0 {
 		return err
 	}
@@ -178,42 +208,41 @@ func (o *outsideWalk) run() error {
 }
 
 // checkRoot is checkDir for the workspace's own directory, which may have been renamed.
-func (o *outsideWalk) checkRoot(l *logTx, st *unix.Statx_t) error {
-	if print, err := o.t.rootPrint(); err != nil || o.root != 0 && print == o.root {
-		return err
+func (o *outsideWalk) checkRoot(st *unix.Statx_t) error {
+	print, err := o.t.rootPrint()
+	if err == nil && (o.root == 0 || print != o.root) {
+		o.checkDir(st, ".", notNew)
 	}
-	return o.checkDir(l, st, ".", notNew)
+	return err
 }
 
 // walkTrash looks for old inodes that somebody has changed where they are kept. What no record names is about to be removed.
-func (o *outsideWalk) walkTrash(l *logTx) error {
+func (o *outsideWalk) walkTrash(tx *checkpoint.Tx) error {
 	return eachName(o.t.trashFd, func(name string) error {
 		var st unix.Statx_t
 		if err := statAt(o.t.trashFd, name, &st); err != nil {
 			return err
 		}
 		id := o.t.idOf(&st)
-		if named, err := l.Named(id); err != nil || !named {
+		if named, err := tx.Named(id); err != nil || !named {
 			return err
 		}
 		path := StoreName + "/trash/" + name
 		if !isDir(&st) {
-			return o.checkFile(l, o.t.trashFd, name, &st, path, notNew)
+			return o.checkFile(o.t.trashFd, name, &st, path, notNew)
 		}
-		if err := o.checkDir(l, &st, path, notNew); err != nil {
-			return err
-		}
-		return o.below(l, o.t.trashFd, name, id, path, notNew)
+		o.checkDir(&st, path, notNew)
+		return o.below(o.t.trashFd, name, id, path, notNew)
 	})
 }
 
-// newness reports whether an inode came to be in this epoch, so that no checkpoint knows it. The log is asked only for what looks as if it had been changed.
-type newness func() (bool, error)
+// newness reports whether an inode came to be so lately that no checkpoint knows it. The log is asked only for what looks as if it had been changed.
+type newness func() bool
 
-func notNew() (bool, error) { return false, nil }
+func notNew() bool { return false }
 
 // walk goes through a directory.
-func (o *outsideWalk) walk(l *logTx, dirfd int, dir checkpoint.ID, path string, dirIsNew newness) error {
+func (o *outsideWalk) walk(dirfd int, dir checkpoint.ID, path string, dirIsNew newness) error {
 	return eachName(dirfd, func(name string) error {
 		if path == "" && name == StoreName {
 			return nil
@@ -230,19 +259,17 @@ func (o *outsideWalk) walk(l *logTx, dirfd int, dir checkpoint.ID, path string, 
 		slot := checkpoint.Slot{Dir: dir, Name: name}
 		below := strings.TrimPrefix(path+"/"+name, "/")
 		id := o.t.idOf(&st)
-		isNew := sync.OnceValues(func() (bool, error) { return o.fresh(l, slot, id, dirIsNew) })
+		isNew := sync.OnceValue(func() bool { return o.fresh(slot, id, dirIsNew) })
 		if !isDir(&st) {
-			return o.checkFile(l, dirfd, name, &st, below, isNew)
+			return o.checkFile(dirfd, name, &st, below, isNew)
 		}
-		if err := o.checkDir(l, &st, below, isNew); err != nil {
-			return err
-		}
-		return o.below(l, dirfd, name, id, below, isNew)
+		o.checkDir(&st, below, isNew)
+		return o.below(dirfd, name, id, below, isNew)
 	})
 }
 
 // below goes through what a directory has under a name, which is one too.
-func (o *outsideWalk) below(l *logTx, dirfd int, name string, dir checkpoint.ID, path string, isNew newness) error {
+func (o *outsideWalk) below(dirfd int, name string, dir checkpoint.ID, path string, isNew newness) error {
 	fd, err := unix.Openat(dirfd, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err == unix.EACCES {
 		return nil // what its owner can't read, its owner can't have changed in there either
@@ -251,49 +278,32 @@ func (o *outsideWalk) below(l *logTx, dirfd int, name string, dir checkpoint.ID,
 		return err
 	}
 	defer unix.Close(fd)
-	return o.walk(l, fd, dir, path, isNew)
+	return o.walk(fd, dir, path, isNew)
 }
 
 // fresh is newness by the rule in doc.go.
-func (o *outsideWalk) fresh(l *logTx, slot checkpoint.Slot, id checkpoint.ID, dirIsNew newness) (bool, error) {
-	if old, err := l.MarkedOld(o.t.epoch, id); err != nil || old {
-		return false, err
+func (o *outsideWalk) fresh(slot checkpoint.Slot, id checkpoint.ID, dirIsNew newness) bool {
+	if o.log().old[id] {
+		return false
 	}
-	if isNew, err := dirIsNew(); err != nil || isNew {
-		return isNew, err
-	}
-	return l.HasSlot(o.t.epoch, slot)
+	_, recorded := o.log().Slots[slot]
+	return recorded || dirIsNew()
 }
 
 // checkFile notes a file that somebody else may have changed. What the daemon itself changed last before it was killed has a record, or is a change of names or of a name in the
 // trash, which leaves the modification time alone.
-func (o *outsideWalk) checkFile(l *logTx, dirfd int, name string, st *unix.Statx_t, path string, isNew newness) error {
-	if nsOf(st.Ctime) <= o.since {
+func (o *outsideWalk) checkFile(dirfd int, name string, st *unix.Statx_t, path string, isNew newness) error {
+	if nsOf(st.Ctime) <= o.since || isNew() {
 		return nil
-	}
-	if is, err := isNew(); err != nil || is {
-		return err
 	}
 	id := o.t.idOf(st)
 	if _, have := o.found[id]; have {
 		return nil
 	}
-	c, _, err := l.Content(o.t.epoch, id)
-	if err != nil {
-		return err
+	if o.log().Contents[id].Whole() { // of blocks, it is not known whether they are those that were changed
+		return o.checkXattrs(dirfd, name, st, path)
 	}
-	if c.Whole() { // of blocks, it is not known whether they are those that were changed
-		return o.checkXattrs(l, dirfd, name, st, path)
-	}
-	has, err := l.HasAttr(o.t.epoch, id)
-	if err != nil {
-		return err
-	}
-	moved, err := l.MarkedOld(o.t.epoch, id)
-	if err != nil {
-		return err
-	}
-	if nsOf(st.Ctime) <= o.own && (has || moved || nsOf(st.Mtime) <= o.since) {
+	if nsOf(st.Ctime) <= o.own && (o.log().hasAttr(id) || o.log().old[id] || nsOf(st.Mtime) <= o.since) {
 		return nil
 	}
 	o.found[id] = path
@@ -301,13 +311,13 @@ func (o *outsideWalk) checkFile(l *logTx, dirfd int, name string, st *unix.Statx
 }
 
 // checkXattrs notes a file of which all is saved but xattrs that somebody else has set: those that it had when its content was saved are saved with it.
-func (o *outsideWalk) checkXattrs(l *logTx, dirfd int, name string, st *unix.Statx_t, path string) error {
+func (o *outsideWalk) checkXattrs(dirfd int, name string, st *unix.Statx_t, path string) error {
 	if nsOf(st.Ctime) <= o.own {
 		return nil
 	}
 	id := o.t.idOf(st)
-	if saved, err := l.HasXattrs(o.t.epoch, id); err != nil || saved {
-		return err
+	if _, saved := o.log().Xattrs[id]; saved {
+		return nil
 	}
 	at := procPath(dirfd) + "/" + name
 	has, err := hasXattrs(func(b []byte) (int, error) { return unix.Llistxattr(at, b) })
@@ -334,27 +344,14 @@ func hasXattrs(list func([]byte) (int, error)) (bool, error) {
 	return false, nil
 }
 
-func (o *outsideWalk) checkDir(l *logTx, st *unix.Statx_t, path string, isNew newness) error {
-	if nsOf(st.Ctime) <= o.since {
-		return nil
-	}
-	if is, err := isNew(); err != nil || is {
-		return err
+func (o *outsideWalk) checkDir(st *unix.Statx_t, path string, isNew newness) {
+	if nsOf(st.Ctime) <= o.since || isNew() {
+		return
 	}
 	id := o.t.idOf(st)
-	has, err := l.HasAttr(o.t.epoch, id)
-	if err != nil {
-		return err
+	if nsOf(st.Ctime) > o.own || !o.log().hasAttr(id) && !o.log().old[id] {
+		o.found[id] = path
 	}
-	moved, err := l.MarkedOld(o.t.epoch, id)
-	if err != nil {
-		return err
-	}
-	if (has || moved) && nsOf(st.Ctime) <= o.own {
-		return nil
-	}
-	o.found[id] = path
-	return nil
 }
 
 func sortedByPath(m map[checkpoint.ID]string) []checkpoint.ID {
