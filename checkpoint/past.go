@@ -40,15 +40,21 @@ type records struct {
 	where    map[ID][]Slot // the slots that an inode was in
 	attrs    map[ID]Attr
 	contents map[ID][]InEpoch // in the order of epochs, up to the first that is whole
-	xattrs   map[ID][]Xattr
+	xattrs   map[ID]xattrsIn
 	names    map[ID]uint32
 	outside  map[ID]Epoch
+}
+
+// xattrsIn is an xattr record.
+type xattrsIn struct {
+	epoch Epoch
+	list  []Xattr
 }
 
 func newRecords() records {
 	return records{
 		slots: map[ID]map[string]Occupant{}, where: map[ID][]Slot{}, attrs: map[ID]Attr{}, contents: map[ID][]InEpoch{},
-		xattrs: map[ID][]Xattr{}, names: map[ID]uint32{}, outside: map[ID]Epoch{},
+		xattrs: map[ID]xattrsIn{}, names: map[ID]uint32{}, outside: map[ID]Epoch{},
 	}
 }
 
@@ -161,7 +167,7 @@ func (r *records) add(s *Store, key, v []byte) error {
 		return err
 	case keyXattrs:
 		xs, err := decodeXattrs(v)
-		return first(r.xattrs, s.Resolve(decodeID(key[9:])), xs, err)
+		return first(r.xattrs, s.Resolve(decodeID(key[9:])), xattrsIn{keyEpoch(key), xs}, err)
 	case keyNames:
 		n, err := decodeNames(v)
 		return first(r.names, s.Resolve(decodeID(key[9:])), n, err)
@@ -411,7 +417,14 @@ func (a *Past) Attr(id ID) (Attr, bool, error) {
 
 // Xattrs gives the extended attributes of an inode, if they have changed since.
 func (a *Past) Xattrs(id ID) ([]Xattr, bool, error) {
-	return earliest(a, func(seg *segment) ([]Xattr, bool) { v, ok := seg.xattrs[id]; return v, ok })
+	v, ok, err := earliest(a, func(seg *segment) (xattrsIn, bool) { v, ok := seg.xattrs[id]; return v, ok })
+	return v.list, ok, err
+}
+
+// XattrsIn gives the epoch of the record that Xattrs answers from.
+func (a *Past) XattrsIn(id ID) (Epoch, bool, error) {
+	v, ok, err := earliest(a, func(seg *segment) (xattrsIn, bool) { v, ok := seg.xattrs[id]; return v, ok })
+	return v.epoch, ok, err
 }
 
 // NameCount gives how many names an inode had, if that was or is more than one, and has changed since.
@@ -425,24 +438,29 @@ func (a *Past) Outside(id ID) (Epoch, bool, error) {
 }
 
 // Content gives what it takes to have back the content of an inode, if that has changed since; without a whole preimage it lies over what
-// the inode holds now. in is the epoch of the last record that it is made of.
-func (a *Past) Content(id ID) (c Content, in Epoch, err error) {
+// the inode holds now. whole is the epoch of that preimage; 0 where there is none, or where it may be of a later epoch than its record: see joinContents.
+func (a *Past) Content(id ID) (c Content, whole Epoch, err error) {
 	segs, done, err := a.reading()
 	if err != nil {
 		return c, 0, err
 	}
 	defer done()
+	in := Epoch(0)
 	for _, seg := range segs {
 		for _, next := range seg.contents[id] {
 			if c.Whole() {
-				return c, in, nil
+				return c, whole, nil
 			}
-			if next.Epoch > in { // segments can share records
-				c.Ref, c.Parts, in = next.Ref, append(slices.Clip(c.Parts), next.Parts...), next.Epoch
+			if next.Epoch <= in { // segments can share records
+				continue
 			}
+			if in = next.Epoch; next.Whole() && len(next.Parts) == 0 {
+				whole = in
+			}
+			c.Ref, c.Parts = next.Ref, append(slices.Clip(c.Parts), next.Parts...)
 		}
 	}
-	return c, in, nil
+	return c, whole, nil
 }
 
 // Where gives slots that an inode was in, then or later. It may be in none of them any more.

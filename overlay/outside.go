@@ -108,12 +108,46 @@ type outsideWalk struct {
 	root  uint64 // see metaRoot; 0 where there is none
 	own   int64  // ns: until then it may have been the daemon, which died without a last beat
 	found map[checkpoint.ID]string
+	log   func() *lately
+	tx    *checkpoint.Tx // of the walk
 
 	rules []*ignore.Rules // of ignored places that are skipped
 	into  bool            // something old may be in an ignored place: that is looked for there
 }
 
-// findOutsideChanges notes all changes since the last beat that have no preimage in the current epoch. It costs a walk
+// lately is what the log says since the last epoch that somebody needs the beginning of. Others may have begun since then, such as those of diffs, which make no difference.
+type lately struct {
+	*checkpoint.Fold
+	old map[checkpoint.ID]bool // inodes that are known to be older
+}
+
+// lately reads it. What can't be read protects nothing: so whatever looks changed is suspect.
+func (w *Workspace) lately() *lately {
+	from := w.tree.epoch
+	if needed := w.retained(); len(needed) > 0 {
+		from = min(from, needed[len(needed)-1])
+	}
+	fold, err := w.store.Fold(from, 0)
+	if err != nil {
+		w.log.Error("it can't be told what was saved of files that look changed", "err", err)
+		return &lately{&checkpoint.Fold{}, nil}
+	}
+	l := &lately{fold, map[checkpoint.ID]bool{}}
+	for _, o := range fold.Slots {
+		l.old[o.ID] = true
+	}
+	for id := range fold.Linked {
+		l.old[id] = true
+	}
+	return l
+}
+
+func (l *lately) hasAttr(id checkpoint.ID) bool {
+	_, ok := l.Attrs[id]
+	return ok
+}
+
+// findOutsideChanges notes all changes since the last beat that have no preimage from before. It costs a walk
 // of the tree, so it is done only where there is a checkpoint.
 func (w *Workspace) findOutsideChanges(next *ignore.Rules) error {
 	var seen, clean, root, exiled uint64
@@ -137,7 +171,7 @@ func (w *Workspace) findOutsideChanges(next *ignore.Rules) error {
 	if err != nil || seen == 0 || !w.tree.protecting {
 		return err
 	}
-	o := &outsideWalk{w: w, t: w.tree, since: int64(seen) - int64(clockGrain), root: root, found: map[checkpoint.ID]string{}}
+	o := &outsideWalk{w: w, t: w.tree, since: int64(seen) - int64(clockGrain), root: root, found: map[checkpoint.ID]string{}, log: sync.OnceValue(w.lately)}
 	o.rules = w.rulesAround(next)
 	o.into = exiled != 0 && checkpoint.Epoch(exiled) >= w.retained()[0]
 	o.own = o.since
@@ -163,14 +197,14 @@ func (o *outsideWalk) run() error {
 		return err
 	}
 	err := o.w.store.View(func(tx *checkpoint.Tx) error {
-		l := &logTx{Tx: tx}
-		if err := o.checkRoot(l, &st); err != nil {
+		o.tx = tx
+		if err := o.checkRoot(&st); err != nil {
 			return err
 		}
-		if err := o.walk(l, outsideDir{fd: o.t.rootFd, id: o.t.identity(o.t.root), steady: true, isNew: notNew}); err != nil {
+		if err := o.walk(outsideDir{fd: o.t.rootFd, id: o.t.identity(o.t.root), steady: true, isNew: notNew}); err != nil {
 			return err
 		}
-		return o.walkTrash(l)
+		return o.walkTrash()
 	})
 	if err != nil || len(o.found) == 0 {
 		return err
@@ -187,38 +221,37 @@ func (o *outsideWalk) run() error {
 }
 
 // checkRoot is checkDir for the workspace's own directory, which may have been renamed.
-func (o *outsideWalk) checkRoot(l *logTx, st *unix.Statx_t) error {
-	if print, err := o.t.rootPrint(); err != nil || o.root != 0 && print == o.root {
-		return err
+func (o *outsideWalk) checkRoot(st *unix.Statx_t) error {
+	print, err := o.t.rootPrint()
+	if err == nil && (o.root == 0 || print != o.root) {
+		o.checkDir(st, ".", notNew)
 	}
-	return o.checkDir(l, st, ".", notNew)
+	return err
 }
 
 // walkTrash looks for old inodes that somebody has changed where they are kept. What no record names is about to be removed.
-func (o *outsideWalk) walkTrash(l *logTx) error {
+func (o *outsideWalk) walkTrash() error {
 	return eachName(o.t.trashFd, func(name string) error {
 		var st unix.Statx_t
 		if err := statAt(o.t.trashFd, name, &st); err != nil {
 			return err
 		}
 		d := outsideDir{id: o.t.idOf(&st), path: StoreName + "/trash/" + name, isNew: notNew, kept: true}
-		if named, err := l.Named(d.id); err != nil || !named {
+		if named, err := o.tx.Named(d.id); err != nil || !named {
 			return err
 		}
 		if !isDir(&st) {
-			return o.checkFile(l, o.t.trashFd, name, &st, d.path, notNew)
+			return o.checkFile(o.t.trashFd, name, &st, d.path, notNew)
 		}
-		if err := o.checkDir(l, &st, d.path, notNew); err != nil {
-			return err
-		}
-		return o.descend(l, o.t.trashFd, name, d)
+		o.checkDir(&st, d.path, notNew)
+		return o.descend(o.t.trashFd, name, d)
 	})
 }
 
-// newness reports whether an inode came to be in this epoch, so that no checkpoint knows it. The log is asked only for what looks as if it had been changed.
-type newness func() (bool, error)
+// newness reports whether an inode came to be so lately that no checkpoint knows it. The log is asked only for what looks as if it had been changed.
+type newness func() bool
 
-func notNew() (bool, error) { return false, nil }
+func notNew() bool { return false }
 
 // outsideDir is a directory on the way.
 type outsideDir struct {
@@ -232,14 +265,13 @@ type outsideDir struct {
 }
 
 // walk goes through a directory.
-func (o *outsideWalk) walk(l *logTx, d outsideDir) error {
-	dirfd := d.fd
-	return eachName(dirfd, func(name string) error {
+func (o *outsideWalk) walk(d outsideDir) error {
+	return eachName(d.fd, func(name string) error {
 		if d.path == "" && name == StoreName {
 			return nil
 		}
 		var st unix.Statx_t
-		if err := statAt(dirfd, name, &st); err == unix.EACCES {
+		if err := statAt(d.fd, name, &st); err == unix.EACCES {
 			return nil // as below
 		} else if err != nil {
 			return err
@@ -252,24 +284,26 @@ func (o *outsideWalk) walk(l *logTx, d outsideDir) error {
 		if sub.ignored && !o.into {
 			return nil
 		}
-		sub.isNew = sync.OnceValues(func() (bool, error) { return o.fresh(l, d, name, &sub) })
-		if o.into { // it finds out whether sub is steady, too
-			if _, err := sub.isNew(); err != nil {
+		sub.isNew = sync.OnceValue(func() bool { return o.fresh(checkpoint.Slot{Dir: d.id, Name: name}, sub.id, d.isNew) })
+		if o.into {
+			named, err := o.tx.Named(sub.id)
+			if err != nil {
 				return err
+			}
+			if sub.steady = d.steady && !named; sub.ignored && d.steady {
+				sub.isNew = func() bool { return !named }
 			}
 		}
 		if !isDir(&st) {
-			return o.checkFile(l, dirfd, name, &st, sub.path, sub.isNew)
+			return o.checkFile(d.fd, name, &st, sub.path, sub.isNew)
 		}
-		if err := o.checkDir(l, &st, sub.path, sub.isNew); err != nil {
-			return err
-		}
-		return o.descend(l, dirfd, name, sub)
+		o.checkDir(&st, sub.path, sub.isNew)
+		return o.descend(d.fd, name, sub)
 	})
 }
 
 // descend goes through what a directory has under a name, which is the directory d.
-func (o *outsideWalk) descend(l *logTx, dirfd int, name string, d outsideDir) error {
+func (o *outsideWalk) descend(dirfd int, name string, d outsideDir) error {
 	fd, err := unix.Openat(dirfd, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err == unix.EACCES {
 		return nil // what its owner can't read, its owner can't have changed in there either
@@ -279,60 +313,32 @@ func (o *outsideWalk) descend(l *logTx, dirfd int, name string, d outsideDir) er
 	}
 	defer unix.Close(fd)
 	d.fd = fd
-	return o.walk(l, d)
+	return o.walk(d)
 }
 
-// fresh is newness by the rule in doc.go. Where ignored roots are walked it also finds out whether sub is steady.
-func (o *outsideWalk) fresh(l *logTx, d outsideDir, name string, sub *outsideDir) (bool, error) {
-	if o.into {
-		named, err := l.Named(sub.id)
-		if err != nil {
-			return false, err
-		}
-		if sub.ignored && d.steady {
-			sub.steady = !named
-			return !named, nil
-		}
-		sub.steady = d.steady && !named
+// fresh is newness by the rule in doc.go.
+func (o *outsideWalk) fresh(slot checkpoint.Slot, id checkpoint.ID, dirIsNew newness) bool {
+	if o.log().old[id] {
+		return false
 	}
-	if old, err := l.MarkedOld(o.t.epoch, sub.id); err != nil || old {
-		return false, err
-	}
-	if isNew, err := d.isNew(); err != nil || isNew {
-		return isNew, err
-	}
-	return l.HasSlot(o.t.epoch, checkpoint.Slot{Dir: d.id, Name: name})
+	_, recorded := o.log().Slots[slot]
+	return recorded || dirIsNew()
 }
 
 // checkFile notes a file that somebody else may have changed. What the daemon itself changed last before it was killed has a record, or is a change of names or of a name in the
 // trash, which leaves the modification time alone.
-func (o *outsideWalk) checkFile(l *logTx, dirfd int, name string, st *unix.Statx_t, path string, isNew newness) error {
-	if nsOf(st.Ctime) <= o.since {
+func (o *outsideWalk) checkFile(dirfd int, name string, st *unix.Statx_t, path string, isNew newness) error {
+	if nsOf(st.Ctime) <= o.since || isNew() {
 		return nil
-	}
-	if is, err := isNew(); err != nil || is {
-		return err
 	}
 	id := o.t.idOf(st)
 	if _, have := o.found[id]; have {
 		return nil
 	}
-	c, _, err := l.Content(o.t.epoch, id)
-	if err != nil {
-		return err
+	if o.log().Contents[id].Whole() { // of blocks, it is not known whether they are those that were changed
+		return o.checkXattrs(dirfd, name, st, path)
 	}
-	if c.Whole() { // of blocks, it is not known whether they are those that were changed
-		return o.checkXattrs(l, dirfd, name, st, path)
-	}
-	has, err := l.HasAttr(o.t.epoch, id)
-	if err != nil {
-		return err
-	}
-	moved, err := l.MarkedOld(o.t.epoch, id)
-	if err != nil {
-		return err
-	}
-	if nsOf(st.Ctime) <= o.own && (has || moved || nsOf(st.Mtime) <= o.since) {
+	if nsOf(st.Ctime) <= o.own && (o.log().hasAttr(id) || o.log().old[id] || nsOf(st.Mtime) <= o.since) {
 		return nil
 	}
 	o.found[id] = path
@@ -340,13 +346,13 @@ func (o *outsideWalk) checkFile(l *logTx, dirfd int, name string, st *unix.Statx
 }
 
 // checkXattrs notes a file of which all is saved but xattrs that somebody else has set: those that it had when its content was saved are saved with it.
-func (o *outsideWalk) checkXattrs(l *logTx, dirfd int, name string, st *unix.Statx_t, path string) error {
+func (o *outsideWalk) checkXattrs(dirfd int, name string, st *unix.Statx_t, path string) error {
 	if nsOf(st.Ctime) <= o.own {
 		return nil
 	}
 	id := o.t.idOf(st)
-	if saved, err := l.HasXattrs(o.t.epoch, id); err != nil || saved {
-		return err
+	if _, saved := o.log().Xattrs[id]; saved {
+		return nil
 	}
 	at := procPath(dirfd) + "/" + name
 	has, err := hasXattrs(func(b []byte) (int, error) { return unix.Llistxattr(at, b) })
@@ -373,27 +379,14 @@ func hasXattrs(list func([]byte) (int, error)) (bool, error) {
 	return false, nil
 }
 
-func (o *outsideWalk) checkDir(l *logTx, st *unix.Statx_t, path string, isNew newness) error {
-	if nsOf(st.Ctime) <= o.since {
-		return nil
-	}
-	if is, err := isNew(); err != nil || is {
-		return err
+func (o *outsideWalk) checkDir(st *unix.Statx_t, path string, isNew newness) {
+	if nsOf(st.Ctime) <= o.since || isNew() {
+		return
 	}
 	id := o.t.idOf(st)
-	has, err := l.HasAttr(o.t.epoch, id)
-	if err != nil {
-		return err
+	if nsOf(st.Ctime) > o.own || !o.log().hasAttr(id) && !o.log().old[id] {
+		o.found[id] = path
 	}
-	moved, err := l.MarkedOld(o.t.epoch, id)
-	if err != nil {
-		return err
-	}
-	if (has || moved) && nsOf(st.Ctime) <= o.own {
-		return nil
-	}
-	o.found[id] = path
-	return nil
 }
 
 func sortedByPath(m map[checkpoint.ID]string) []checkpoint.ID {

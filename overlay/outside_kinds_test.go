@@ -3,6 +3,7 @@
 package overlay_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -218,4 +219,49 @@ func TestXattrsSetOutsideAreNotTakenForThoseThatWereSaved(t *testing.T) {
 			s.sameTree(before)
 		})
 	}
+}
+
+// TestAStateDoesNotShowXattrsThatWereSetOutside for those of a file whose content was saved before.
+func TestAStateDoesNotShowXattrsThatWereSetOutside(t *testing.T) {
+	s := newSpace(t, fillSmall)
+	id := s.snapshot()
+	s.overwrite("dir/c.txt", "CHANGED", 0)
+	s.snapshot()
+	s.ok(s.w.Close())
+	s.ok(unix.Setxattr(filepath.Join(s.dir, "dir/c.txt"), "user.of", []byte("outside"), 0))
+	s.open()
+	st, err := s.w.OpenCheckpoint(id)
+	s.ok(err)
+	defer st.Close()
+	dir, err := st.Lookup(st.Root(), "dir")
+	s.ok(err)
+	f, err := st.Lookup(dir.ID, "c.txt")
+	s.ok(err)
+	if xs, err := st.Xattrs(f.ID); err == nil && len(xs) > 0 {
+		t.Errorf("the checkpoint has the xattrs %v", xs)
+	}
+}
+
+// TestBlocksOverALaterPreimageDoNotMakeUpForAnOutsideChange that is in that.
+func TestBlocksOverALaterPreimageDoNotMakeUpForAnOutsideChange(t *testing.T) {
+	s := largeSpace(t, "pure-manifest")
+	first := s.snapshot()
+	s.overwrite("large", "in", 10)
+	s.truncate("large", 5000)
+	second := s.snapshot()
+	s.ok(s.w.Close())
+	f, err := os.OpenFile(filepath.Join(s.dir, "large"), os.O_WRONLY, 0)
+	s.ok(err)
+	_, err = f.WriteAt([]byte("out"), 4000)
+	s.ok(errors.Join(err, f.Close()))
+	s.open()
+	third := s.snapshot()
+	s.overwrite("large", "again", 100)
+	s.ok(s.w.Drop(context.Background(), second))
+	s.ok(s.w.Drop(context.Background(), third))
+	_, err = s.w.GC(context.Background())
+	s.ok(err)
+	wantCode(t, s.w.Patch(context.Background(), first, "", &bytes.Buffer{}), errs.Integrity)
+	_, err = s.w.Rollback(context.Background(), first, overlay.RollbackOptions{})
+	wantCode(t, err, errs.Integrity)
 }

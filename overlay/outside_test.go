@@ -110,3 +110,28 @@ func TestAReopenedWorkspaceSuspectsNothingOfItsOwn(t *testing.T) {
 	s.rollback(id)
 	s.same(before)
 }
+
+// TestADiffDoesNotChangeWhatMayChangeWhileNobodyWatches though it begins an epoch: what was created after the checkpoint is no part of that.
+func TestADiffDoesNotChangeWhatMayChangeWhileNobodyWatches(t *testing.T) {
+	for _, diff := range []bool{false, true} {
+		t.Run(fmt.Sprint("with a diff ", diff), func(t *testing.T) {
+			s := newSpace(t, fillSmall)
+			before := s.state()
+			id := s.snapshot()
+			s.overwrite("b.txt", "X", 0)
+			s.mkdir("n")
+			s.write("f", "new")
+			if diff {
+				_, err := s.w.Diff(context.Background(), id, "", false)
+				s.ok(err)
+			}
+			s.ok(s.w.Close())
+			s.ok(os.WriteFile(filepath.Join(s.dir, "b.txt"), []byte("outside"), 0o644))
+			s.ok(os.WriteFile(filepath.Join(s.dir, "n/new"), []byte("outside"), 0o644))
+			s.ok(os.WriteFile(filepath.Join(s.dir, "f"), []byte("outside"), 0o644))
+			s.open()
+			s.rollback(id)
+			s.sameTree(before)
+		})
+	}
+}

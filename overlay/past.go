@@ -268,14 +268,25 @@ func (s *state) statIn(q *search, slot checkpoint.Slot, st *unix.Statx_t) error 
 	return q.within(slot.Dir, d.fd, func() error { return statAt(d.fd, slot.Name, st) })
 }
 
-// isKnown reports whether it is known what an inode was. It is not if that was changed while nobody watched, unless its content was saved before that.
-func (s *state) isKnown(id checkpoint.ID) (bool, error) {
-	since, changed, err := s.past.Outside(id)
+// isKnown reports whether it is known what an inode was. It is not if that was changed while nobody watched, unless all of it was saved before that: see plan.savedBefore.
+func (q *search) isKnown(id checkpoint.ID) (bool, error) {
+	found, changed, err := q.past.Outside(id)
 	if err != nil || !changed {
 		return true, err
 	}
-	c, in, err := s.past.Content(id)
-	return err == nil && c.Whole() && in < since, err
+	if _, whole, err := q.past.Content(id); err != nil || whole == 0 || whole >= found {
+		return false, err
+	}
+	if in, ok, err := q.past.XattrsIn(id); err != nil || ok {
+		return in < found, err
+	}
+	fd, done, err := q.reach(id)
+	if err != nil {
+		return false, err
+	}
+	defer done()
+	has, err := hasXattrs(func(b []byte) (int, error) { return unix.Listxattr(procPath(fd), b) })
+	return !has, err
 }
 
 // checkKnown fails for an inode of which it is not known what it was.

@@ -102,7 +102,11 @@ func (s pastSide) Places(id checkpoint.ID) (all []checkpoint.Slot, err error) {
 }
 
 func (s pastSide) Unknown(id checkpoint.ID) bool {
-	known, err := s.isKnown(id)
+	known := false
+	err := s.do(func(q *search) (err error) {
+		known, err = q.isKnown(id)
+		return err
+	})
 	return err != nil || !known
 }
 

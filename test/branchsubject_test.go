@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"sync/atomic"
@@ -182,6 +183,11 @@ func (s *branchSubject) Drop(id string) error {
 func (s *branchSubject) Promote(id string) error {
 	_, err := s.f.m.Promote(context.Background(), id, nil)
 	return err
+}
+
+func (s *branchSubject) Explain(id string) ([]overlay.Change, error) {
+	d, err := s.f.m.Diff(context.Background(), s.name, id, "", true)
+	return d.Changes, errors.Join(err, s.f.m.Patch(context.Background(), s.name, id, "", io.Discard))
 }
 
 func (s *branchSubject) GC() error {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/hyperfs/hyperfs/internal/treestate"
+	"github.com/hyperfs/hyperfs/overlay"
 	"github.com/hyperfs/hyperfs/test/ops"
 	"golang.org/x/sys/unix"
 )
@@ -99,9 +100,13 @@ func (s *copySubject) Drop(id string) error {
 }
 
 func (s *copySubject) Promote(id string) error { return s.Drop(id) }
-func (s *copySubject) GC() error               { return nil }
-func (s *copySubject) Check(bool) error        { return nil }
-func (s *copySubject) Restart() error          { return errors.Join(s.fs.Close(), s.open()) }
+
+// Explain tells nothing: a copy keeps no log.
+func (s *copySubject) Explain(string) ([]overlay.Change, error) { return nil, errors.ErrUnsupported }
+
+func (s *copySubject) GC() error        { return nil }
+func (s *copySubject) Check(bool) error { return nil }
+func (s *copySubject) Restart() error   { return errors.Join(s.fs.Close(), s.open()) }
 
 func (s *copySubject) Active() (ids []string, err error) {
 	for id := range s.copies {

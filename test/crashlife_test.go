@@ -136,7 +136,7 @@ func undoName(k int) string { return fmt.Sprintf("undo-%d", k) }
 
 // run works until n operations are done, or the process is killed, or the subject fails.
 func (l *life) run(seed uint64, n int) error {
-	g := &ops.Generator{Root: os.Getuid() == 0, Checkpoints: true, Simple: true, NoDiscard: true}
+	g := &ops.Generator{Root: os.Getuid() == 0, Checkpoints: true, Explain: true, Simple: true, NoDiscard: true}
 	c := seeded{rand.New(rand.NewPCG(seed, 1))}
 	for range n {
 		v, err := viewOf(l.path("behind"))
@@ -171,6 +171,9 @@ func (l *life) do(o ops.Op) error {
 		return l.sub.GC()
 	case ops.Compare:
 		return nil
+	case ops.Explain: // which begins an epoch
+		_, err := l.sub.Explain(l.checkpoints[o.N])
+		return err
 	}
 	for _, o := range l.singly(o) {
 		if err := l.apply(o); err != nil {

@@ -87,7 +87,9 @@ type property struct {
 // variants is how many ways there are to make a subject.
 const variants = 8
 
-func everything() *ops.Generator { return &ops.Generator{Root: os.Getuid() == 0, Checkpoints: true} }
+func everything() *ops.Generator {
+	return &ops.Generator{Root: os.Getuid() == 0, Checkpoints: true, Explain: true}
+}
 
 func TestDifferentialTreeIsLikeAPlainDirectory(t *testing.T) {
 	for _, l := range lowers {

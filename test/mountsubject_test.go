@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -163,6 +164,11 @@ func (s *mountSubject) Drop(id string) error { return s.client.Drop(context.Back
 func (s *mountSubject) Promote(id string) error {
 	_, err := s.client.Promote(context.Background(), id, control.PromoteOptions{})
 	return err
+}
+
+func (s *mountSubject) Explain(id string) ([]overlay.Change, error) {
+	d, err := s.client.Diff(context.Background(), control.Between{From: id}, true)
+	return d.Changes, errors.Join(err, s.client.Patch(context.Background(), control.Between{From: id}, io.Discard))
 }
 
 func (s *mountSubject) GC() error {

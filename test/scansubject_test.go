@@ -61,6 +61,8 @@ func (s *scanSubject) Promote(id string) error {
 	return err
 }
 
+func (s *scanSubject) Explain(id string) ([]overlay.Change, error) { return explainBy(s.ws, id) }
+
 func (s *scanSubject) GC() error {
 	_, err := s.ws.GC(context.Background())
 	return err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 
@@ -28,6 +29,8 @@ type subject interface {
 	Undo() (undo string, err error)
 	Drop(id string) error
 	Promote(id string) error
+	// Explain gives what changed from a checkpoint to now, and has a patch of it made.
+	Explain(id string) ([]overlay.Change, error)
 	GC() error
 	// Active gives the IDs of the active checkpoints, undo checkpoints among them.
 	Active() ([]string, error)
@@ -129,6 +132,19 @@ func (s *treeSubject) Drop(id string) error { return s.ws.Drop(context.Backgroun
 func (s *treeSubject) Promote(id string) error {
 	_, err := s.ws.Promote(context.Background(), id, nil)
 	return err
+}
+
+func (s *treeSubject) Explain(id string) ([]overlay.Change, error) { return explainBy(s.ws, id) }
+
+// explainer is what a workspace can tell of changes, however it keeps them.
+type explainer interface {
+	Diff(ctx context.Context, from, to string, expand bool) (overlay.Diff, error)
+	Patch(ctx context.Context, from, to string, out io.Writer) error
+}
+
+func explainBy(ws explainer, id string) ([]overlay.Change, error) {
+	d, err := ws.Diff(context.Background(), id, "", true)
+	return d.Changes, errors.Join(err, ws.Patch(context.Background(), id, "", io.Discard))
 }
 
 func (s *treeSubject) GC() error {

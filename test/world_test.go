@@ -79,6 +79,8 @@ func (w *world) do(o ops.Op) error {
 		return w.sub.GC()
 	case ops.Compare:
 		return w.compare()
+	case ops.Explain:
+		return w.explain(o)
 	}
 	return w.apply(o)
 }

@@ -28,6 +28,7 @@ type View struct {
 type Generator struct {
 	Root          bool // also what only root may do
 	Checkpoints   bool // also operations on checkpoints
+	Explain       bool // also diffs from checkpoints to now
 	Simple        bool // of the operations on the tree, only those that are one step for the tree, and no handles
 	NoHandles     bool // nothing stays open from one operation to the next
 	NoDiscard     bool // no rollback without an undo checkpoint
@@ -55,7 +56,7 @@ var weights = []struct {
 	{Rmdir, 3}, {RemoveAll, 3}, {Rename, 16}, {Link, 7}, {Symlink, 3}, {Mknod, 2}, {Tmpfile, 2}, {Chmod, 5}, {Chown, 3},
 	{Utimes, 5}, {SetXattr, 5}, {DelXattr, 2}, {Fallocate, 4}, {CopyRange, 2},
 	{HOpen, 6}, {HWrite, 8}, {HAppend, 3}, {HTruncate, 3}, {HFallocate, 2}, {HMap, 3}, {HMapWrite, 4}, {HFsync, 1}, {HClose, 3},
-	{Snapshot, 9}, {Rollback, 7}, {Undo, 3}, {Drop, 2}, {Promote, 1}, {Restart, 1}, {GC, 1}, {Compare, 6}, {StaleWrites, 1},
+	{Snapshot, 9}, {Rollback, 7}, {Undo, 3}, {Drop, 2}, {Promote, 1}, {Restart, 1}, {GC, 1}, {Compare, 6}, {StaleWrites, 1}, {Explain, 9},
 }
 
 // composite are the operations that a crash can leave half done.
@@ -116,6 +117,8 @@ func (g *Generator) allows(k Kind) bool {
 	switch k {
 	case Snapshot, Rollback, Undo, Drop, Promote, Restart, GC, Compare:
 		return g.Checkpoints
+	case Explain:
+		return g.Checkpoints && g.Explain
 	case StaleWrites:
 		return g.Checkpoints && !g.Simple && !g.NoHandles && !g.NoStaleWrites
 	case Chown:
@@ -134,7 +137,7 @@ func (g *Generator) make(c Chooser, v View, k Kind) (Op, bool) {
 		return g.content(c, v, o)
 	case HOpen, HWrite, HAppend, HTruncate, HFallocate, HMap, HMapWrite, HFsync, HClose:
 		return g.handle(c, v, o)
-	case Snapshot, Rollback, Undo, Drop, Promote, Restart, GC, Compare, StaleWrites:
+	case Snapshot, Rollback, Undo, Drop, Promote, Restart, GC, Compare, StaleWrites, Explain:
 		return g.checkpoint(c, v, o)
 	case Chmod, Chown, Utimes, SetXattr, DelXattr:
 		return g.attribute(c, v, o)
@@ -249,7 +252,7 @@ func (g *Generator) checkpoint(c Chooser, v View, o Op) (Op, bool) {
 	switch o.Kind {
 	case Undo:
 		return o, v.CanUndo
-	case Rollback, Drop, Promote, StaleWrites:
+	case Rollback, Drop, Promote, StaleWrites, Explain:
 		if len(v.Checkpoints) == 0 {
 			return o, false
 		}

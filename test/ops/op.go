@@ -60,6 +60,7 @@ const (
 	Restart  Kind = "restart"
 	GC       Kind = "gc"
 	Compare  Kind = "compare" // both trees, now
+	Explain  Kind = "explain" // what changed from N to now
 	// Variant comes first in a log: Flags says which of the ways to make the subject was used.
 	Variant Kind = "variant"
 	// StaleWrites is a rollback to N over which handles stay open, then writes through all of them, which may hit what
