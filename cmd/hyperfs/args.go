@@ -11,11 +11,11 @@ import (
 const completionFlag = "--generate-bash-completion"
 
 // permute puts the flags of a command before its arguments, since the flag library stops at the first argument:
-// `rollback ID --json` works like `rollback --json ID`. What follows "--" stays where it is, and so does all of what run
-// and exec are to run.
+// `rollback ID --json` works like `rollback --json ID`. What follows "--" stays where it is, and so does all of what run,
+// exec and attempt are to run.
 func permute(app *cli.App, args []string) []string {
 	at, cmd := findCommand(app, args)
-	if cmd == nil || cmd.Name == "run" || cmd.Name == "exec" || args[len(args)-1] == completionFlag {
+	if cmd == nil || runsCommand(cmd) || args[len(args)-1] == completionFlag {
 		return args
 	}
 	var flags, rest []string
@@ -40,6 +40,11 @@ func permute(app *cli.App, args []string) []string {
 	}
 	out := append(slices.Clone(args[:at+1]), flags...)
 	return append(append(out, "--"), rest...)
+}
+
+// runsCommand reports whether the arguments of a command are a command with flags of its own.
+func runsCommand(cmd *cli.Command) bool {
+	return slices.Contains([]string{"run", "exec", "attempt"}, cmd.Name)
 }
 
 // findCommand gives the command and its place in args, nil if there is none.
