@@ -33,6 +33,13 @@ type LayerInode struct {
 	Pool     uint64 // its number there
 	MetaOnly bool   // of a regular file: the content is that of the layer below
 	Nlink    uint32 // names; of a directory it means nothing
+	Owner    LayerOwner
+}
+
+// LayerOwner is whose an inode is, where an ordinary user's daemon can't give its inode in the pool away. Otherwise it is the zero value.
+type LayerOwner struct {
+	Set      bool
+	UID, GID uint32
 }
 
 // BranchStatus says what became of a branch.
@@ -110,12 +117,19 @@ func (i LayerInode) encode() []byte {
 	if i.MetaOnly {
 		meta = 1
 	}
-	return binary.AppendUvarint(append(b, meta), uint64(i.Nlink))
+	b = binary.AppendUvarint(append(b, meta), uint64(i.Nlink))
+	if !i.Owner.Set {
+		return b
+	}
+	return binary.AppendUvarint(binary.AppendUvarint(b, uint64(i.Owner.UID)), uint64(i.Owner.GID))
 }
 
 func decodeLayerInode(v []byte) (LayerInode, error) {
 	d := newDecoder(v)
 	i := LayerInode{Pool: d.uvarint(), MetaOnly: d.byte() != 0, Nlink: uint32(d.uvarint())}
+	if d.err == nil && len(d.b) > 0 {
+		i.Owner = LayerOwner{Set: true, UID: uint32(d.uvarint()), GID: uint32(d.uvarint())}
+	}
 	return i, d.err
 }
 

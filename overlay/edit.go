@@ -368,7 +368,7 @@ func (e *Editor) Put(path string, m Made) error {
 	}
 	if alone, err := e.hasOneName(f.occ.ID); err != nil {
 		return err
-	} else if alone {
+	} else if alone && e.mayReplace(f.occ.ID) {
 		occ, err := e.stage(m) // no old bytes have to be kept then: the old file is
 		if err == nil {
 			e.set(f.slot, occ)
@@ -384,6 +384,16 @@ func (e *Editor) Put(path string, m Made) error {
 	}
 	e.inodes[f.occ.ID] = &edited{attr: e.attrOf(e.nodes[f.occ.ID], m.Attr, f.slot), xattrs: m.Xattrs, hasX: true, content: name}
 	return nil
+}
+
+// mayReplace reports whether another inode can have the owner that an inode has.
+func (e *Editor) mayReplace(id checkpoint.ID) bool {
+	n := e.nodes[id]
+	if n == nil || e.t.privileged {
+		return true
+	}
+	a, err := e.t.GetAttr(n, nil)
+	return err == nil && e.t.mayGive(a.UID, a.GID)
 }
 
 // SetAttr changes mode, owner, mtime and xattrs of what is at a path.
@@ -410,9 +420,9 @@ func (e *Editor) SetAttr(path string, a Attr, xs []checkpoint.Xattr) error {
 	return nil
 }
 
-// attrOf is what a record says of attributes. An ordinary user gives away nothing: what n has, or else what that user makes, keeps its owner.
+// attrOf is what a record says of attributes. What an ordinary user can't give away keeps its owner: that of n, or else of what that user makes.
 func (e *Editor) attrOf(n *Node, a Attr, at checkpoint.Slot) checkpoint.Attr {
-	if !e.t.privileged {
+	if !e.t.mayGive(a.UID, a.GID) {
 		a.UID, a.GID = uint32(unix.Geteuid()), uint32(unix.Getegid())
 		if n != nil {
 			if old, err := e.t.GetAttr(n, nil); err == nil {

@@ -2,7 +2,6 @@ package session_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -147,13 +146,6 @@ func elsewhere(t *testing.T, env string) {
 	}
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // missing ends the test because this machine can't run it.
 func missing(t testing.TB, format string, args ...any) {
 	t.Helper()
@@ -169,24 +161,6 @@ func tempDir(t testing.TB) string {
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	must(t, err)
 	return dir
-}
-
-// write writes a file below dir, and makes the directories that it needs.
-func write(t testing.TB, dir, name, text string) {
-	t.Helper()
-	p := filepath.Join(dir, name)
-	must(t, os.MkdirAll(filepath.Dir(p), 0o755))
-	must(t, os.WriteFile(p, []byte(text), 0o644))
-}
-
-func read(t testing.TB, dir, name string) string {
-	t.Helper()
-	b, err := os.ReadFile(filepath.Join(dir, name))
-	if errors.Is(err, os.ErrNotExist) {
-		return ""
-	}
-	must(t, err)
-	return string(b)
 }
 
 // shell makes a command of a script.

@@ -1,6 +1,7 @@
 package test
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -83,6 +84,61 @@ func TestAnOrdinaryUserWorksInTwoBranchesAtOnce(t *testing.T) {
 	t.Cleanup(func() { _ = detach(ws) }) // if something fails before
 	cmd := exec.Command("bash", "-euc", userBranches)
 	cmd.Dir, cmd.Env = "/", append(os.Environ(), "HYPERFS="+bin, "WS="+ws, "MEET="+meet, "HOME="+meet)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: who}
+	cmd.WaitDelay = time.Second
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+}
+
+// othersThings is what an ordinary user does in $WS with what has a group that they are not in, or another owner, in main and in branches.
+const othersThings = `
+	same() { test "$(stat -c '%n %u:%g' large kept dir theirs shared)" = "$WAS"; }
+	cd "$WS"; WAS=$(stat -c '%n %u:%g' large kept dir theirs shared); "$HYPERFS" mount .; cd .; first=$("$HYPERFS" snapshot)
+	echo more >>large; chmod 600 kept; touch dir/new; echo n >shared/n
+	"$HYPERFS" rollback; same; test "$(tail -n1 large)" = 20000; test "$(stat -c %a kept)" = 640; test ! -e dir/new; test ! -e shared/n
+	"$HYPERFS" undo; same; test "$(tail -n1 large)" = more; "$HYPERFS" rollback
+	"$HYPERFS" fork one; "$HYPERFS" fork two; cd .hyperfs/branches/one
+	echo more >>large; echo more >>theirs; chmod 600 kept; touch dir/new; echo n >shared/n; mkdir shared/below; same
+	test "$(stat -c %g shared/n shared/below)" = "$(stat -c %g shared shared)"; chgrp "$(stat -c %g kept)" kept; same
+	if chgrp 7 kept || chown 7 kept; then exit 1; fi
+	cd "$WS"; "$HYPERFS" snapshot --branch one; cd /; "$HYPERFS" unmount "$WS"; "$HYPERFS" mount "$WS"; cd "$WS"
+	cd .hyperfs/branches/one; same; test "$(tail -n1 theirs)" = more; echo more >>large; same
+	"$HYPERFS" -C "$WS" diff --branch one "$first"
+	chgrp "$(id -g)" kept; test "$(stat -c %g kept)" = "$(id -g)"; cd "$WS"; same
+	"$HYPERFS" rollback --branch one; (cd .hyperfs/branches/one; same); cd "$WS"
+	code=0; "$HYPERFS" merge one 2>"$MEET/why" || code=$?; test $code != 0; grep -q "theirs: it belongs to user" "$MEET/why"; same; test "$(tail -n1 large)" = 20000
+	cd .hyperfs/branches/two; echo two >>large; echo n >shared/n; chmod 600 kept; cd "$WS"; "$HYPERFS" merge two
+	same; test "$(tail -n1 large)" = two; test "$(stat -c %a kept)" = 600; test -e shared/n
+	"$HYPERFS" undo; same; test "$(tail -n1 large)" = 20000; test ! -e shared/n
+	echo more >>theirs; echo more >>large
+	code=0; "$HYPERFS" rollback "$first" 2>"$MEET/why" || code=$?; test $code != 0; grep -q "theirs: it belongs to user" "$MEET/why"; test "$(tail -n1 large)" = more
+	"$HYPERFS" fsck --deep; cd /; "$HYPERFS" unmount "$WS"`
+
+func TestAnOrdinaryUserChangesWhatHasAGroupOfOthers(t *testing.T) {
+	t.Parallel()
+	needMount(t)
+	who := ordinaryUser(t)
+	if who == nil {
+		t.Skip("only root can make what belongs to others")
+	}
+	openDevice(t)
+	bin, err := checked.path()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ws, meet := newWorkspace(t), memory(t)
+	for _, dir := range []string{filepath.Dir(bin), filepath.Dir(ws)} {
+		if err := os.Chmod(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	env := []string{"HYPERFS=" + bin, "WS=" + ws, "MEET=" + meet, "HOME=" + meet, fmt.Sprintf("OWN=%d", who.Uid)}
+	script(t, ws, env, `seq 20000 >large; echo k >kept; chmod 640 kept; mkdir dir shared; echo t >theirs
+		chown "$OWN:1" . large kept dir shared "$MEET"; chown 0:1 theirs; chmod 666 theirs; chmod 2775 shared`)
+	t.Cleanup(func() { _ = detach(ws) }) // if something fails before
+	cmd := exec.Command("bash", "-euc", othersThings)
+	cmd.Dir, cmd.Env = "/", append(os.Environ(), env...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: who}
 	cmd.WaitDelay = time.Second
 	if out, err := cmd.CombinedOutput(); err != nil {

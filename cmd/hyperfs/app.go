@@ -32,7 +32,8 @@ func newApp(stdin io.Reader, stdout, stderr io.Writer) *cli.App {
 		Name:      "hyperfs",
 		Usage:     "checkpoint a directory, let anything work in it, roll it back",
 		UsageText: "hyperfs [-C DIR] COMMAND [flags] [arguments]",
-		Description: "Every command finds its workspace from the current directory upwards, or from -C DIR, or in $HYPERFS_WORKSPACE.\n" +
+		Description: "Every command finds its workspace from the current directory upwards, or from -C DIR, which may also\n" +
+			"follow COMMAND, or in $HYPERFS_WORKSPACE.\n" +
 			"Data goes to stdout, everything else to stderr.\n\n" + exitCodeText,
 		Version:                   buildVersion().Version,
 		Reader:                    stdin,

@@ -11,14 +11,14 @@ import (
 const completionFlag = "--generate-bash-completion"
 
 // permute puts the flags of a command before its arguments, since the flag library stops at the first argument:
-// `rollback ID --json` works like `rollback --json ID`. What follows "--" stays where it is, and so does all of what run
-// and exec are to run.
+// `rollback ID --json` works like `rollback --json ID`; and -C, which is the program's, before the command. What follows "--" stays where it is, and so
+// does all of what run, exec and attempt are to run.
 func permute(app *cli.App, args []string) []string {
 	at, cmd := findCommand(app, args)
-	if cmd == nil || cmd.Name == "run" || cmd.Name == "exec" || args[len(args)-1] == completionFlag {
+	if cmd == nil || args[len(args)-1] == completionFlag {
 		return args
 	}
-	var flags, rest []string
+	var place, flags, rest []string
 	tail := args[at+1:]
 	for i := 0; i < len(tail); i++ {
 		a := tail[i]
@@ -27,19 +27,38 @@ func permute(app *cli.App, args []string) []string {
 			break
 		}
 		if !strings.HasPrefix(a, "-") || a == "-" {
+			if runsCommand(cmd) {
+				rest = append(rest, tail[i:]...)
+				break
+			}
 			rest = append(rest, a)
 			continue
 		}
-		flags = append(flags, a)
-		if takesValue(cmd.Flags, a) {
+		to := &flags
+		if isPlace(a) {
+			to = &place
+		}
+		*to = append(*to, a)
+		if isPlace(a) && takesValue(app.Flags, a) || takesValue(cmd.Flags, a) {
 			if i++; i == len(tail) {
 				return args // a value is missing, and nothing may be put in its place
 			}
-			flags = append(flags, tail[i])
+			*to = append(*to, tail[i])
 		}
 	}
-	out := append(slices.Clone(args[:at+1]), flags...)
-	return append(append(out, "--"), rest...)
+	out := slices.Concat(args[:at], place, []string{cmd.Name}, flags, []string{"--"})
+	return append(out, rest...)
+}
+
+// isPlace reports whether a flag is -C.
+func isPlace(arg string) bool {
+	name, _, _ := strings.Cut(arg, "=")
+	return name == "-C" || name == "--C"
+}
+
+// runsCommand reports whether the arguments of a command are a command with flags of its own.
+func runsCommand(cmd *cli.Command) bool {
+	return slices.Contains([]string{"run", "exec", "attempt"}, cmd.Name)
 }
 
 // findCommand gives the command and its place in args, nil if there is none.

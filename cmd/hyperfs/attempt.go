@@ -3,12 +3,18 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"os"
+	"os/exec"
+	"runtime"
+	"slices"
 	"strings"
 
 	"github.com/urfave/cli/v2"
 
 	"github.com/hyperfs/hyperfs/control"
+	"github.com/hyperfs/hyperfs/internal/errs"
 	"github.com/hyperfs/hyperfs/overlay"
 	"github.com/hyperfs/hyperfs/session"
 	"github.com/hyperfs/hyperfs/session/attempt"
@@ -19,10 +25,14 @@ func attemptCommand() *cli.Command {
 		Name:  "attempt",
 		Usage: "run a command in the mounted workspace, and roll back what it did if it fails",
 		UsageText: "hyperfs attempt [--parent ID] [--branch B] [--subagent S] [--agent A] [-m MSG] [--keep-on-failure] [--no-reconcile]\n" +
-			"                   [--timeout D] [--env K=V]… -- CMD ARG…",
+			"                   [--timeout D] [--env K=V]… -- CMD ARG…\n" +
+			"hyperfs attempt --list\n" +
+			"hyperfs attempt --abandon ID",
 		Description: example("A checkpoint is made first. If CMD ends with 0, what it changed is shown and kept; else, or when its time is over, all is rolled back.\n"+
-			"All processes that CMD has started end with it, as of exec. In main, and in each branch, there is one attempt at a time: others\n"+
-			"fail at once. With --json the document comes on stdout, and CMD's own output on stderr.",
+			"On Linux all processes that CMD has started end with it, as of exec. In main, and in each branch, there is one attempt at a time: others\n"+
+			"fail at once. With --json the document comes on stdout, and CMD's own output on stderr.\n\n"+
+			"--list shows the attempts that are under way. --abandon gives one up that nobody will end: the files stay as they are, and the\n"+
+			"checkpoint stays, for a rollback. A command that runs in it goes on.",
 			"hyperfs attempt -- npm install left-pad",
 			"hyperfs attempt --agent planner --branch fix-1 --timeout 10m -- ./agent.sh",
 			`hyperfs attempt -m "third try" --keep-on-failure --json -- make test`),
@@ -36,6 +46,8 @@ func attemptCommand() *cli.Command {
 			&cli.BoolFlag{Name: "no-reconcile", Usage: "do not find out what was changed"},
 			&cli.DurationFlag{Name: "timeout", Usage: "end CMD after `D`, as 90s or 1h30m (default: never)"},
 			&cli.StringSliceFlag{Name: "env", Usage: "set a variable, as `K=V`; may be repeated"},
+			&cli.BoolFlag{Name: "list", Usage: "list the attempts under way, oldest first"},
+			&cli.StringFlag{Name: "abandon", Usage: "give up the attempt with the checkpoint `ID`"},
 			jsonFlag(),
 		},
 		Action: attemptAction,
@@ -54,11 +66,19 @@ type trial struct {
 	place  execPlace
 	client *control.Client
 	begun  attempt.Attempt
+
+	signals *forwarder
 }
 
 func attemptAction(c *cli.Context) error {
+	if c.Bool("list") || c.IsSet("abandon") {
+		return othersAttempts(c)
+	}
 	if c.Args().Len() == 0 || c.Args().First() == "" {
 		return wrongArguments(c)
+	}
+	if runtime.GOOS != "linux" && c.IsSet("timeout") {
+		return errs.New(control.Unsupported, "attempt", "--timeout", "what CMD starts can be ended on Linux only")
 	}
 	o := attempt.Options{Message: c.String("message"), PID: os.Getpid(), PIDStart: attempt.StartOf(os.Getpid())}
 	for name, field := range map[string]*string{"parent": &o.Parent, "branch": &o.Branch, "subagent": &o.Subagent, "agent": &o.Agent} {
@@ -77,13 +97,62 @@ func attemptAction(c *cli.Context) error {
 	}
 	signals := newForwarder() // what ended us before the attempt has would leave what CMD did
 	defer signals.stop()
-	t := &trial{c: c, place: x, client: control.NewClient(x.socket)}
+	t := &trial{c: c, place: x, client: control.NewClient(x.socket), signals: signals}
 	defer t.client.Close()
 	ctx := context.WithoutCancel(c.Context) // an interrupt is for the command
 	if t.begun, err = t.client.BeginAttempt(ctx, o); err != nil {
 		return err
 	}
 	return t.run(ctx)
+}
+
+// othersAttempts lists what is under way, or gives up one of it.
+func othersAttempts(c *cli.Context) error {
+	id, err := given(c, "abandon")
+	switch {
+	case err != nil:
+		return err
+	case c.Args().Present() || id != "" && c.Bool("list"):
+		return wrongArguments(c)
+	case id == "":
+		return withWorkspace(c, func(w *control.Client) error { return listAttempts(c, w) })
+	}
+	return withWorkspace(c, func(w *control.Client) error {
+		r, err := w.AbandonAttempt(c.Context, id)
+		if err != nil {
+			return err
+		}
+		return output(c, control.NewAttemptReply(r), func(out io.Writer) error {
+			_, err := fmt.Fprintf(out, "abandoned %s: the files stay as they are; hyperfs rollback%s %s takes them back\n", r.ID, inBranch(r.WorksIn), r.ID)
+			return err
+		})
+	})
+}
+
+// inBranch gives the flag for where an attempt works.
+func inBranch(name string) string {
+	if name == overlay.MainBranch {
+		return ""
+	}
+	return " --branch " + quote(name)
+}
+
+func listAttempts(c *cli.Context, w *control.Client) error {
+	list, err := w.Attempts(c.Context)
+	if err != nil {
+		return err
+	}
+	return output(c, control.AttemptsReply{Attempts: list}, func(out io.Writer) error {
+		return table(out, func(row func(...any)) {
+			for _, a := range list {
+				owner := "-"
+				if a.PID != 0 {
+					owner = fmt.Sprintf("process %d", a.PID)
+				}
+				row(a.ID, clock(a.CreatedAt), "in "+quote(a.WorksIn), owner, tags(a.Checkpoint), about(a.Checkpoint))
+			}
+		})
+	})
 }
 
 // run runs the command, and ends the attempt as the command did. The command's error goes before what it was ended with.
@@ -127,7 +196,28 @@ func (t *trial) execute() (session.Result, error) {
 	if err != nil {
 		return session.Result{}, err
 	}
-	return execute(t.c, cmd)
+	if runtime.GOOS == "linux" {
+		return execute(t.c, cmd)
+	}
+	return t.executeDirectly(cmd)
+}
+
+// executeDirectly runs the command where package session can't.
+func (t *trial) executeDirectly(c session.Command) (session.Result, error) {
+	program, err := lookUp(t.place.op, c.Dir, c.Args[0])
+	if err != nil {
+		return session.Result{}, err
+	}
+	cmd := exec.Command(program, c.Args[1:]...)
+	cmd.Args[0], cmd.Dir = c.Args[0], c.Dir
+	cmd.Env = slices.DeleteFunc(os.Environ(), func(kv string) bool {
+		name, _, _ := strings.Cut(kv, "=")
+		return slices.Contains(c.Unset, name)
+	})
+	cmd.Env = append(append(cmd.Env, "PWD="+c.Dir), c.Env...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = c.Stdin, c.Stdout, c.Stderr
+	code, err := runDirectly(t.place.op, cmd, t.signals)
+	return session.Result{ExitCode: code}, err
 }
 
 func (t *trial) asJSON() bool { return flagAnywhere(t.c, "json") }

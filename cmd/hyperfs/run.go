@@ -112,7 +112,7 @@ func newRunner(c *cli.Context) (*runner, error) {
 		return nil, err
 	}
 	r := &runner{c: c, dir: dir, args: c.Args().Slice()}
-	if r.program, err = lookUp(dir, r.args[0]); err != nil {
+	if r.program, err = lookUp("run", dir, r.args[0]); err != nil {
 		return nil, err
 	}
 	r.signals = newForwarder()
@@ -120,7 +120,7 @@ func newRunner(c *cli.Context) (*runner, error) {
 }
 
 // lookUp finds the program as a shell in dir would. The exit codes are the shell's too.
-func lookUp(dir, name string) (string, error) {
+func lookUp(op, dir, name string) (string, error) {
 	path := name
 	if filepath.Base(name) != name && !filepath.IsAbs(name) {
 		path = filepath.Join(dir, name)
@@ -136,14 +136,14 @@ func lookUp(dir, name string) (string, error) {
 		}
 		return found, nil
 	case errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist):
-		return "", startFailed(127, name, errors.New("command not found"))
+		return "", startFailed(op, 127, name, errors.New("command not found"))
 	}
-	return "", startFailed(126, name, cause(errors.Unwrap(err)))
+	return "", startFailed(op, 126, name, cause(errors.Unwrap(err)))
 }
 
 // startFailed is the error of a command that could not be started: it says why, and has the exit code of a shell.
-func startFailed(code int, name string, err error) error {
-	return &failed{code, errs.Wrap(control.Exec, "run", name, err)}
+func startFailed(op string, code int, name string, err error) error {
+	return &failed{code, errs.Wrap(control.Exec, op, name, err)}
 }
 
 // mounted makes sure that the workspace is mounted, and gives what undoes that.
@@ -360,15 +360,20 @@ func (r *runner) execute() (int, error) {
 	if flagAnywhere(r.c, "json") {
 		cmd.Stdout = r.c.App.ErrWriter
 	}
+	return runDirectly("run", cmd, r.signals)
+}
+
+// runDirectly runs a command as a shell would, and gives its exit code. What it leaves running goes on.
+func runDirectly(op string, cmd *exec.Cmd, signals *forwarder) (int, error) {
 	if err := cmd.Start(); err != nil {
-		return 0, startFailed(126, r.args[0], cause(err))
+		return 0, startFailed(op, 126, cmd.Args[0], cause(err))
 	}
-	r.signals.to(cmd.Process)
-	defer r.signals.to(nil)
+	signals.to(cmd.Process)
+	defer signals.to(nil)
 	err := cmd.Wait()
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
-		return 0, errs.Wrap(control.Exec, "run", r.args[0], err)
+		return 0, errs.Wrap(control.Exec, op, cmd.Args[0], err)
 	}
 	if ws, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
 		return 128 + int(ws.Signal()), nil

@@ -109,6 +109,9 @@ func (s *state) attr(p *pool, id checkpoint.ID, e inode) (overlay.Attr, error) {
 	if err != nil {
 		return a, err
 	}
+	if e.owner.Set {
+		a.UID, a.GID = e.owner.UID, e.owner.GID
+	}
 	switch a.Mode & unix.S_IFMT {
 	case unix.S_IFDIR:
 		a.Nlink = 1
@@ -187,7 +190,35 @@ func (v *Volume) setAttr(n *node, f overlay.File, in *overlay.SetAttr) error {
 	if err != nil {
 		return err
 	}
+	if in.Valid&(overlay.SetUID|overlay.SetGID) != 0 {
+		if err := v.chown(n, e, in); err != nil {
+			return err
+		}
+	}
 	return v.m.pool.apply(e.pool, in)
+}
+
+// chown changes the owner. One that only the record has can stay or be given up, and nobody gets it: no more than what main allows. The caller holds n.mu.
+func (v *Volume) chown(n *node, e inode, in *overlay.SetAttr) error {
+	want := e.owner
+	uid, gid := -1, -1
+	if in.Valid&overlay.SetUID != 0 {
+		uid, want.UID = int(in.UID), in.UID
+	}
+	if in.Valid&overlay.SetGID != 0 {
+		gid, want.GID = int(in.GID), in.GID
+	}
+	switch {
+	case !e.owner.Set:
+		return v.m.pool.setOwner(e.pool, uid, gid)
+	case want == e.owner:
+		return v.m.pool.setOwner(e.pool, -1, -1)
+	}
+	if err := v.m.pool.setOwner(e.pool, int(want.UID), int(want.GID)); err != nil {
+		return err
+	}
+	e.owner = checkpoint.LayerOwner{}
+	return v.recordInode(n, e)
 }
 
 // truncate sets the size. stamp says that the modification time changes also where the size does not: so it is with ftruncate(2) and with O_TRUNC,
@@ -233,20 +264,8 @@ func ignoringEINTR(fn func() error) error {
 	}
 }
 
-// apply changes all but the size of an inode.
+// apply changes all but the size and the owner of an inode.
 func (p *pool) apply(n uint64, in *overlay.SetAttr) error {
-	if in.Valid&(overlay.SetUID|overlay.SetGID) != 0 {
-		uid, gid := -1, -1
-		if in.Valid&overlay.SetUID != 0 {
-			uid = int(in.UID)
-		}
-		if in.Valid&overlay.SetGID != 0 {
-			gid = int(in.GID)
-		}
-		if err := p.setOwner(n, uid, gid); err != nil {
-			return err
-		}
-	}
 	if in.Valid&overlay.SetMode != 0 {
 		if err := p.chmod(n, in.Mode); err != nil {
 			return err

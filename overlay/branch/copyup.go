@@ -73,7 +73,7 @@ func (v *Volume) recordInode(n *node, next inode) error {
 }
 
 func (i inode) record() checkpoint.LayerInode {
-	return checkpoint.LayerInode{Pool: i.pool, MetaOnly: i.data != i.pool, Nlink: i.nlink}
+	return checkpoint.LayerInode{Pool: i.pool, MetaOnly: i.data != i.pool, Nlink: i.nlink, Owner: i.owner}
 }
 
 // copyInode makes a pool inode like the one that e stands for.
@@ -103,6 +103,9 @@ func (v *Volume) copyInode(n *node, e inode, what copied) (inode, error) {
 	}
 	if err = p.create(num, m); err == nil {
 		err = v.fill(n, e, next, &a, what)
+	}
+	if err == nil { // before describe, as a change of the owner takes set-user-ID and capabilities away
+		next.owner, err = p.give(num, a.UID, a.GID)
 	}
 	if err == nil {
 		err = p.describe(num, &a, xs)

@@ -129,54 +129,57 @@ func (v *Volume) make(dir *node, up inode, in newInode) (inode, error) {
 	if err != nil {
 		return inode{}, err
 	}
-	parent, err := p.stat(up.pool)
+	e := inode{pool: num, data: num, layer: v.layer, nlink: 1}
+	parent, err := v.attrOf(dir, up)
 	if err == nil {
-		err = v.makeAs(num, up.pool, &parent, in)
+		e.owner, err = v.makeAs(num, up.pool, &parent, in)
 	}
 	if err != nil {
 		_ = p.drop(num)
 		return inode{}, err
 	}
-	return inode{pool: num, data: num, layer: v.layer, nlink: 1}, nil
+	return e, nil
 }
 
-func (v *Volume) makeAs(num, dir uint64, parent *overlay.Attr, in newInode) error {
+// makeAs gives what give does.
+func (v *Volume) makeAs(num, dir uint64, parent *overlay.Attr, in newInode) (owner checkpoint.LayerOwner, err error) {
 	p := v.m.pool
 	isDir, isLink := in.mode&unix.S_IFMT == unix.S_IFDIR, in.mode&unix.S_IFMT == unix.S_IFLNK
 	if isDir && parent.Mode&unix.S_ISGID != 0 {
 		in.mode |= unix.S_ISGID
 	}
-	_, err := unix.Lgetxattr(p.path(dir), defaultACL, nil)
+	_, err = unix.Lgetxattr(p.path(dir), defaultACL, nil)
 	inherits := err == nil && !isLink
 	if inherits { // the ACL takes the place of the umask
-		if err := p.createIn(dir, num, in.made); err != nil {
-			return err
-		}
-	} else if err := p.create(num, in.made); err != nil {
-		return err
+		err = p.createIn(dir, num, in.made)
+	} else {
+		err = p.create(num, in.made)
 	}
-	if err := p.giveTo(num, parent, in.owner); err != nil || isLink {
-		return err
+	if err == nil {
+		owner, err = p.giveTo(num, parent, in.owner)
+	}
+	if err != nil || isLink {
+		return owner, err
 	}
 	if inherits {
 		a, err := p.stat(num)
 		if err != nil {
-			return err
+			return owner, err
 		}
-		return p.setMode(num, a.Mode&0o777|in.mode&0o7000) // chown may have taken bits away
+		return owner, p.setMode(num, a.Mode&0o777|in.mode&0o7000) // chown may have taken bits away
 	}
 	mode := in.mode
 	if in.owner != nil {
 		mode &^= in.owner.Umask & 0o777
 	}
-	return p.setMode(num, mode)
+	return owner, p.setMode(num, mode)
 }
 
 // giveTo makes the caller the owner; the group is the directory's where that has set-group-ID. An ordinary user's daemon serves only that user.
-func (p *pool) giveTo(num uint64, parent *overlay.Attr, c *overlay.Caller) error {
+func (p *pool) giveTo(num uint64, parent *overlay.Attr, c *overlay.Caller) (checkpoint.LayerOwner, error) {
 	a, err := p.stat(num)
 	if err != nil {
-		return err
+		return checkpoint.LayerOwner{}, err
 	}
 	uid, gid := a.UID, a.GID
 	if c != nil && p.root {
@@ -185,10 +188,7 @@ func (p *pool) giveTo(num uint64, parent *overlay.Attr, c *overlay.Caller) error
 	if parent.Mode&unix.S_ISGID != 0 {
 		gid = parent.GID
 	}
-	if uid == a.UID && gid == a.GID {
-		return nil
-	}
-	return p.setOwner(num, int(uid), int(gid))
+	return p.give(num, uid, gid)
 }
 
 // Mknod implements overlay.Volume.

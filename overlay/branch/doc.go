@@ -19,7 +19,7 @@
 //
 // Every inode that a layer changed or made is an inode of its own in the pool, with its type, mode, owner, times, xattrs and ACLs. It is named
 // by exactly one inode record. A regular file of which no byte changed is there as metadata only: it has the size, and its content is the one
-// below. A directory there stays empty, as its names are slot records.
+// below. A directory there stays empty, as its names are slot records. An ordinary user's daemon can't give inodes away: where it would have to, the record has the owner.
 //
 // A change makes the pool inode first and commits the record that names it second; what is not needed any more loses its record first. So a
 // death in between leaves at most pool inodes that no record names, which are removed at the next start.

@@ -319,18 +319,21 @@ func growing(fn func([]byte) (int, error)) ([]byte, error) {
 	}
 }
 
-// describe gives a new inode the attributes of what it is a copy of. The owner comes first, as a change of it takes set-user-ID and
-// capabilities away, and the times last.
-func (p *pool) describe(n uint64, a *overlay.Attr, xs []checkpoint.Xattr) error {
+// give makes an inode somebody's. Where we may not do that it stays ours, and its record is to have the owner that give returns.
+func (p *pool) give(n uint64, uid, gid uint32) (checkpoint.LayerOwner, error) {
 	own, err := p.stat(n)
-	if err != nil {
-		return err
+	if err != nil || own.UID == uid && own.GID == gid {
+		return checkpoint.LayerOwner{}, err
 	}
-	if own.UID != a.UID || own.GID != a.GID {
-		if err := p.setOwner(n, int(a.UID), int(a.GID)); err != nil {
-			return err
-		}
+	err = p.setOwner(n, int(uid), int(gid))
+	if err == unix.EPERM || err == unix.EINVAL { // EINVAL: our user namespace has no such user
+		return checkpoint.LayerOwner{Set: true, UID: uid, GID: gid}, nil
 	}
+	return checkpoint.LayerOwner{}, err
+}
+
+// describe gives a new inode the other attributes of what it is a copy of, the times last.
+func (p *pool) describe(n uint64, a *overlay.Attr, xs []checkpoint.Xattr) error {
 	path := p.path(n)
 	for _, x := range xs {
 		if err := unix.Lsetxattr(path, x.Name, x.Value, 0); err != nil {

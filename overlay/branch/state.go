@@ -45,6 +45,7 @@ type inode struct {
 	data  uint64 // where the content of a regular file is; 0 as main has it
 	layer uint64 // of its record; private where it has none and nobody else's
 	nlink uint32 // meaningless where pool is 0
+	owner checkpoint.LayerOwner
 }
 
 // private is the layer of what has no record: it can be changed as if it were in the live one.
@@ -62,7 +63,7 @@ func loadState(tx *checkpoint.Tx, base overlay.State, chain []uint64) (*state, e
 			return nil, err
 		}
 		err = tx.EachLayerInode(layer, func(id checkpoint.ID, rec checkpoint.LayerInode) error {
-			i := inode{pool: rec.Pool, data: rec.Pool, layer: layer, nlink: rec.Nlink}
+			i := inode{pool: rec.Pool, data: rec.Pool, layer: layer, nlink: rec.Nlink, owner: rec.Owner}
 			if rec.MetaOnly {
 				i.data = s.inodes[id].data
 			}

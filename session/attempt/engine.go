@@ -148,7 +148,7 @@ func (e *Engine) claim(a *entry) error {
 
 func inProgress(other *entry) error {
 	return errs.New(errs.AttemptInProgress, op, other.ID, "it is under way in %s", other.WorksIn).
-		WithHint("it must end first; DELETE /v1/attempts/" + other.ID + " abandons it, and leaves the files as they are")
+		WithHint("it must end first; hyperfs attempt --abandon " + other.ID + " gives it up, and leaves the files as they are")
 }
 
 // lapsed reports whether nobody can end an attempt any more. The caller holds e.mu.

@@ -6,7 +6,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -221,13 +220,24 @@ func TestAnAttemptWithoutItsCheckpointIsInNobodysWay(t *testing.T) {
 	w.begin(attempt.Options{})
 }
 
+// sleeps makes this program do nothing, for a while.
+const sleeps = "HYPERFS_TEST_SLEEPS"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(sleeps) != "" {
+		time.Sleep(10 * time.Minute)
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
 // sleeper is a process that does nothing. It ends with the test.
 func sleeper(t *testing.T) *exec.Cmd {
 	t.Helper()
-	if runtime.GOOS == "windows" {
-		t.Skip("there is no sleep")
-	}
-	c := exec.Command("sleep", "600")
+	exe, err := os.Executable()
+	must(t, err)
+	c := exec.Command(exe)
+	c.Env = append(os.Environ(), sleeps+"=1")
 	must(t, c.Start())
 	t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
 	return c

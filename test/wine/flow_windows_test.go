@@ -110,6 +110,33 @@ func TestRunPassesOnExitCodes(t *testing.T) {
 	}
 }
 
+func TestAnAttemptStaysOrGoesBack(t *testing.T) {
+	w := newWorkspace(t)
+	before := w.capture()
+	w.fails(5, "it is not in one", "attempt", "--", "cmd.exe", "/d", "/c", "echo more>>a.txt")
+	w.fine("serve")
+	w.fails(1, "Linux", "attempt", "--timeout", "1m", "--", "cmd.exe", "/d", "/c", "echo more>>a.txt")
+	if r := w.hyperfs("attempt", "--", "cmd.exe", "/d", "/c", "echo more>>a.txt& del src\\old.go& exit 7"); r.code != 7 || !strings.Contains(r.stderr, "rolled back") {
+		t.Errorf("a failure ends with %d: %s", r.code, r.stderr)
+	}
+	w.is(before)
+	if r := w.hyperfs("attempt", "--", "no such program"); r.code != 127 || !strings.Contains(r.stderr, "command not found") {
+		t.Errorf("what is not there ends with %d: %s", r.code, r.stderr)
+	}
+	text := w.fine("attempt", "--json", "--env", "WORD=more", "--", "cmd.exe", "/d", "/c", "echo %WORD%>>a.txt")
+	var reply struct {
+		ExitCode  int `json:"exit_code"`
+		Reconcile struct{ Modified []string }
+	}
+	if err := json.Unmarshal([]byte(text), &reply); err != nil || reply.ExitCode != 0 || strings.Join(reply.Reconcile.Modified, " ") != "a.txt" {
+		t.Errorf("a success says %s, %v", text, err)
+	}
+	if b, err := os.ReadFile(w.path("a.txt")); string(b) != "one\r\nmore\r\n" {
+		t.Errorf("a.txt holds %q, %v", b, err)
+	}
+	w.fine("unmount")
+}
+
 func TestDiagnosticsTellTheVolume(t *testing.T) {
 	w := newWorkspace(t)
 	w.fine("snapshot")

@@ -25,7 +25,7 @@ grep -q '^var TestDeleteatFallback = true' "$work/at_windows.go"
 printf '{"Replace":{"%s":"%s"}}\n' "$at" "$work/at_windows.go" >"$work/overlay.json"
 
 go build -trimpath -o "$work/hyperfs.exe" ./cmd/hyperfs
-packages='strategy checkpoint overlay/scan control internal/crash test/wine'
+packages='strategy checkpoint overlay/scan control session session/attempt internal/crash test/wine'
 for package in $packages; do
   go test -c -overlay "$work/overlay.json" -o "$work/${package//\//-}.test.exe" "./$package"
 done
@@ -81,6 +81,8 @@ run overlay-scan -test.short &
   run strategy -test.run 'TestPureManifestConforms$|TestLinkConforms|Scan|Sum'
   run checkpoint
   run control -test.run Pipe
+  run session-attempt
+  run session
   run internal-crash
   run test-wine -test.v
   interrupted
