@@ -267,28 +267,65 @@ func usedOf(t *testing.T, name string) int {
 	return len(bytes.TrimRight(b, "\x00"))
 }
 
-// TestAStoreOfTheFormatBeforeIsRead whose journals have commits and no more of a head than a generation.
+// TestAStoreOfTheFormatBeforeIsRead whose journals have commits and no more of a head than a generation, also after a death in the middle of that.
 func TestAStoreOfTheFormatBeforeIsRead(t *testing.T) {
-	dir := t.TempDir()
-	s := reopened(t, dir)
-	copied := killed(t, dir) // of a database that was given nothing yet
-	_ = s
+	for _, again := range []bool{false, true} {
+		t.Run(fmt.Sprint("again ", again), func(t *testing.T) {
+			dir := t.TempDir()
+			reopened(t, dir)
+			copied := killed(t, dir) // of a database that was given nothing yet
+			makeFormat1(t, copied)
+			if again {
+				giveWhatJournalsHold(t, copied)
+			}
+			after := reopened(t, copied)
+			if got := meta(t, after, "old"); got != "1" {
+				t.Errorf("it has %q", got)
+			}
+			if b, err := os.ReadFile(filepath.Join(copied, "format")); err != nil || string(b) != "2\n" {
+				t.Errorf("its format is %q, %v", b, err)
+			}
+		})
+	}
+}
+
+// makeFormat1 leaves a store as one of the format before, in which a commit is in a journal.
+func makeFormat1(t *testing.T, dir string) {
+	t.Helper()
 	w := write{key: metaKey("old"), value: []byte("1")}
 	commit := w.encode(make([]byte, commitHead))
 	old := journal{head: journalHead{generation: 7}}
 	putUint32s(commit, uint32(len(commit)-commitHead), crc32.Update(sumGeneration(old.head.generation), castagnoli, commit[commitHead:]))
 	b := append([]byte{0, 0, 0, 0, 0, 0, 0, 7}, commit...)
 	for name, content := range map[string][]byte{"format": []byte("1\n"), "journal-0": b, "journal-1": {}} {
-		if err := os.WriteFile(filepath.Join(copied, name), content, 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	after := reopened(t, copied)
-	if got := meta(t, after, "old"); got != "1" {
-		t.Errorf("it has %q", got)
+}
+
+// giveWhatJournalsHold opens a store as far as that the database has what is in the journals, and these have it still.
+func giveWhatJournalsHold(t *testing.T, dir string) {
+	t.Helper()
+	before := map[string][]byte{}
+	for i := range 2 {
+		b, err := os.ReadFile(filepath.Join(dir, journalName(i)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		before[journalName(i)] = b
 	}
-	if b, err := os.ReadFile(filepath.Join(copied, "format")); err != nil || string(b) != "2\n" {
-		t.Errorf("its format is %q, %v", b, err)
+	s, err := Open(dir, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for name, b := range before {
+		if err := os.WriteFile(filepath.Join(dir, name), b, 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

@@ -105,7 +105,8 @@ func (p *pending) replay(js []*journal, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	if err := p.give(set); err != nil {
+	// Before all journals have heads, nothing is counted: cut short, this begins anew.
+	if err := p.give(set, !slices.ContainsFunc(js, func(j *journal) bool { return j.old })); err != nil {
 		return err
 	}
 	for _, j := range js {
@@ -183,8 +184,8 @@ func givenTo(db *badger.DB) (given uint64, err error) {
 	return given, err
 }
 
-// give has the database take a set. The caller holds flush, or is alone.
-func (p *pending) give(set *writeSet) error {
+// give has the database take a set, and count that. The caller holds flush, or is alone.
+func (p *pending) give(set *writeSet, count bool) error {
 	if len(set.writes) == 0 {
 		return nil
 	}
@@ -200,6 +201,9 @@ func (p *pending) give(set *writeSet) error {
 		if err != nil {
 			return err
 		}
+	}
+	if !count {
+		return wb.Flush()
 	}
 	if err := wb.Set(metaKey(metaGiven), binary.BigEndian.AppendUint64(nil, p.given+1)); err != nil { // the last one: it is in the last piece, if there are several
 		return err
@@ -325,7 +329,7 @@ func (p *pending) settleIfRoom() error {
 		if set == nil {
 			return nil
 		}
-		if err := p.give(set); err != nil {
+		if err := p.give(set, true); err != nil {
 			return err
 		}
 		crash.Point("journal-given")

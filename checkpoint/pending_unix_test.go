@@ -108,7 +108,7 @@ func TestAJournalThatTheDatabaseHasAlreadyChangesNothing(t *testing.T) {
 	s.pending.flush.Lock()
 	set := s.pending.turn()
 	put(t, s, "a", "2") // in the other journal
-	if err := s.pending.give(set); err != nil {
+	if err := s.pending.give(set, true); err != nil {
 		t.Fatal(err)
 	}
 	copied := killed(t, dir)
