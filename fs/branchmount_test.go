@@ -28,6 +28,7 @@ func mountTwice(t *testing.T) *twice {
 	_, err := s.server.MountBranch("b", s.at)
 	must(t, err)
 	t.Cleanup(func() { _ = unix.Unmount(s.at, unix.MNT_DETACH) })
+	noPolling(t, s.at)
 	return s
 }
 
