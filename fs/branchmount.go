@@ -84,11 +84,14 @@ func (m *Server) MountBranch(name, at string) (mountpoint string, err error) {
 	if m.shelf == nil {
 		return "", errs.New(errs.Unsupported, "mount", at, "this mount shows no branches")
 	}
+	if err := m.refuseBelow(at); err != nil { // before anything is looked up there: the daemon does not enter its own mount
+		return "", err
+	}
 	if at, err = prepare(at); err != nil {
 		return "", err
 	}
-	if rel, err := filepath.Rel(m.mountpoint, at); err == nil && filepath.IsLocal(rel) {
-		return "", errs.New(errs.Path, "mount", at, "it is in the mount of the workspace")
+	if err := m.refuseBelow(at); err != nil {
+		return "", err
 	}
 	vol, giveBack, err := m.shelf.Branch(name)
 	if err != nil {
@@ -110,6 +113,14 @@ func (m *Server) MountBranch(name, at string) (mountpoint string, err error) {
 		close(b.ended)
 	}()
 	return at, err
+}
+
+// refuseBelow fails for a path that leads into the mount by its names.
+func (m *Server) refuseBelow(at string) error {
+	if rel, err := filepath.Rel(m.mountpoint, at); err == nil && filepath.IsLocal(rel) {
+		return errs.New(errs.Path, "mount", at, "it is in the mount of the workspace")
+	}
+	return nil
 }
 
 func (m *Server) serveBranch(name string, vol overlay.Volume, at string) (*branchMount, error) {
