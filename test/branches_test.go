@@ -24,8 +24,8 @@ import (
 
 func TestDifferentialBranchIsLikeAPlainDirectory(t *testing.T) {
 	for _, l := range []lower{
-		{name: "temp", share: share(2, 25), mount: func(t *testing.T) string { return t.TempDir() }, fill: seedTree},
-		{name: "xfs", share: share(1, 10), mount: func(t *testing.T) string { return testfs.XFS(t, 512<<20) }, fill: seedTree},
+		{name: "temp", share: share(4, 35), mount: func(t *testing.T) string { return t.TempDir() }, fill: seedTree},
+		{name: "xfs", share: share(2, 15), mount: func(t *testing.T) string { return testfs.XFS(t, 512<<20) }, fill: seedTree},
 	} {
 		t.Run(l.name, func(t *testing.T) {
 			property{lower: l, gen: inBranch, open: openBranch}.run(t)
@@ -59,7 +59,7 @@ const groveSteps = 400
 func TestDifferentialNestedBranchesAreLikePlainDirectories(t *testing.T) {
 	base := memory(t)
 	seed := seed(t)
-	part := share(3, 38)
+	part := share(5, 55)
 	repeat(t, part, func() {
 		for range max(steps(t, part)/groveSteps, 1) {
 			seed++

@@ -237,9 +237,9 @@ func (p branchLife) run(t *testing.T, length int) {
 
 func TestDifferentialBranchesAreLikePlainDirectories(t *testing.T) {
 	for _, l := range []lower{
-		{name: "branches-tmpfs", share: share(5, 95), mount: func(t *testing.T) string { return testfs.Tmpfs(t, 1<<30) }, fill: seedTree},
-		{name: "branches-ext4", share: share(2, 30), mount: func(t *testing.T) string { return testfs.Ext4(t, 512<<20) }, fill: seedTree},
-		{name: "branches-overlayfs", share: share(2, 15), mount: func(t *testing.T) string { return testfs.Tmpfs(t, 1<<30) }, fill: seedTree, overlay: true},
+		{name: "branches-tmpfs", share: share(9, 130), mount: func(t *testing.T) string { return testfs.Tmpfs(t, 1<<30) }, fill: seedTree},
+		{name: "branches-ext4", share: share(4, 45), mount: func(t *testing.T) string { return testfs.Ext4(t, 512<<20) }, fill: seedTree},
+		{name: "branches-overlayfs", share: share(4, 25), mount: func(t *testing.T) string { return testfs.Tmpfs(t, 1<<30) }, fill: seedTree, overlay: true},
 	} {
 		t.Run(l.name, func(t *testing.T) {
 			t.Parallel()

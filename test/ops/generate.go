@@ -56,7 +56,7 @@ var weights = []struct {
 	{Rmdir, 3}, {RemoveAll, 3}, {Rename, 16}, {Link, 7}, {Symlink, 3}, {Mknod, 2}, {Tmpfile, 2}, {Chmod, 5}, {Chown, 3},
 	{Utimes, 5}, {SetXattr, 5}, {DelXattr, 2}, {Fallocate, 4}, {CopyRange, 2},
 	{HOpen, 6}, {HWrite, 8}, {HAppend, 3}, {HTruncate, 3}, {HFallocate, 2}, {HMap, 3}, {HMapWrite, 4}, {HFsync, 1}, {HClose, 3},
-	{Snapshot, 9}, {Rollback, 7}, {Undo, 3}, {Drop, 2}, {Promote, 1}, {Restart, 1}, {GC, 1}, {Compare, 6}, {StaleWrites, 1}, {Explain, 9},
+	{Snapshot, 9}, {Rollback, 7}, {Undo, 3}, {Drop, 2}, {Promote, 1}, {Restart, 1}, {GC, 1}, {Compare, 6}, {StaleWrites, 1}, {Explain, 1},
 }
 
 // composite are the operations that a crash can leave half done.
