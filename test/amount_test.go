@@ -47,7 +47,7 @@ func share(withRace, without int) int {
 // kills is how many kills a test with the given share (percent) of all makes.
 func kills(t *testing.T, share int) int {
 	t.Helper()
-	return max(amount(t, envKills, 110)*share/100, 1)
+	return max(amount(t, envKills, 165)*share/100, 1)
 }
 
 // seed begins what is random in a test. With CI=true it is always the same for one test, so that no change is blamed for what

@@ -651,6 +651,12 @@ func TestAnAttemptWhoseDaemonDiesGoesBackLater(t *testing.T) {
 	if errs.CodeOf(err) != errs.AttemptRollback || !errors.Is(err, errSeeded) || !errors.As(err, &both) {
 		t.Fatal(err)
 	}
+	for wait := time.Millisecond; wait < 4*time.Second; wait *= 2 { // until nobody listens any more
+		if _, err := s.Client().Status(ctx); errs.CodeOf(err) == errs.NotFound {
+			break
+		}
+		time.Sleep(wait)
+	}
 	must(t, s.Close())
 	cfg.Workspace = s.dir // a dead mount
 	again, err := session.Open(ctx, cfg)
