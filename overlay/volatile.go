@@ -13,30 +13,12 @@ import (
 // Without durable journals a daemon's checkpoints end with it. The store has the name of the session while it runs: so if it is killed, the next one ends
 // them. Branches stay, and what they rest on: what is in them is nowhere else.
 
-// metaVolatile is the session whose checkpoints are to end with it.
-const metaVolatile = "volatile"
-
 // disposeChunk is how many checkpoints are disposed in one transaction, at most.
 const disposeChunk = 256
 
 // endVolatile disposes the checkpoints of a session that had no durable journals, if the store names one, and notes this one if it has none either. Nobody else may be at work.
 func (w *Workspace) endVolatile() error {
-	var session []byte
-	if err := w.store.View(func(tx *checkpoint.Tx) (err error) { session, err = tx.Meta(metaVolatile); return err }); err != nil {
-		return err
-	}
-	if session != nil {
-		if err := w.disposeOf(string(session)); err != nil {
-			return err
-		}
-	}
-	switch {
-	case w.cfg.NoJournals:
-		return w.store.Update(func(tx *checkpoint.Tx) error { return tx.PutMeta(metaVolatile, []byte(w.session)) })
-	case session != nil:
-		return w.store.Update(func(tx *checkpoint.Tx) error { return tx.DeleteMeta(metaVolatile) })
-	}
-	return nil
+	return w.store.TakeOver(w.session, w.cfg.NoJournals, w.disposeOf)
 }
 
 // closeVolatile disposes the checkpoints of this session, where they are to end with it, and frees what they needed. The caller holds w.admin alone.
@@ -54,7 +36,7 @@ func (w *Workspace) closeVolatile() error {
 	if err != nil {
 		return err
 	}
-	return w.store.Update(func(tx *checkpoint.Tx) error { return tx.DeleteMeta(metaVolatile) })
+	return w.store.HandOver()
 }
 
 // disposeOf disposes the active checkpoints of a session. Cut short, it can be called again.

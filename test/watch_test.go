@@ -68,12 +68,7 @@ func TestProgramsThatWatchHearOfRollbacksAndUndos(t *testing.T) {
 	ws := newWorkspace(t)
 	script(t, ws, nil, watchedSetup)
 	sub := mountForTest(t, ws, mountOptions{})
-	hyperfs := func(args ...string) {
-		t.Helper()
-		if _, err := checked.run(nil, append([]string{"-C", ws}, args...)...); err != nil {
-			t.Fatal(err)
-		}
-	}
+	hyperfs := func(args ...string) { t.Helper(); hyperfsIn(t, ws, nil, args...) }
 	for _, branch := range []string{"main", "b"} {
 		dir := ws
 		if branch != "main" {
@@ -115,12 +110,7 @@ func TestProgramsThatWatchHearOfMerges(t *testing.T) {
 	ws := newWorkspace(t)
 	script(t, ws, nil, watchedSetup)
 	sub := mountForTest(t, ws, mountOptions{})
-	hyperfs := func(args ...string) {
-		t.Helper()
-		if _, err := checked.run(nil, append([]string{"-C", ws}, args...)...); err != nil {
-			t.Fatal(err)
-		}
-	}
+	hyperfs := func(args ...string) { t.Helper(); hyperfsIn(t, ws, nil, args...) }
 	hyperfs("fork", "b")
 	hyperfs("fork", "--branch", "b", "c")
 	of := func(branch string) string { return filepath.Join(ws, ".hyperfs/branches", branch) }

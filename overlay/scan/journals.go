@@ -138,27 +138,9 @@ func (p *prover) allBackups(ctx context.Context, m *manifest) error {
 	return nil
 }
 
-// metaVolatile is the session whose checkpoints are to end with it, as it has no durable journals.
-const metaVolatile = "volatile"
-
 // endVolatile disposes the checkpoints of a session that had no durable journals, if the store names one, and notes this one if it has none either.
 func (w *Workspace) endVolatile() error {
-	var session []byte
-	if err := w.store.View(func(tx *checkpoint.Tx) (err error) { session, err = tx.Meta(metaVolatile); return err }); err != nil {
-		return err
-	}
-	if session != nil {
-		if err := w.disposeOf(string(session)); err != nil {
-			return err
-		}
-	}
-	switch {
-	case w.cfg.NoJournals:
-		return w.store.Update(func(tx *checkpoint.Tx) error { return tx.PutMeta(metaVolatile, []byte(w.session)) })
-	case session != nil:
-		return w.store.Update(func(tx *checkpoint.Tx) error { return tx.DeleteMeta(metaVolatile) })
-	}
-	return nil
+	return w.store.TakeOver(w.session, w.cfg.NoJournals, w.disposeOf)
 }
 
 // closeVolatile disposes the checkpoints of this session, where they are to end with it. The caller holds w.admin.
@@ -170,7 +152,7 @@ func (w *Workspace) closeVolatile() error {
 	if err := w.disposeOf(w.session); err != nil {
 		return err
 	}
-	return w.store.Update(func(tx *checkpoint.Tx) error { return tx.DeleteMeta(metaVolatile) })
+	return w.store.HandOver()
 }
 
 // disposeOf disposes the active checkpoints of a session, and frees their backups.
