@@ -17,12 +17,17 @@ func CheckNames(reserved map[string]bool, names ...string) error {
 	return nil
 }
 
-// globals gives the variables that a patch of name changes.
-func (p Patch) globals(name string) []string { return slices.Concat([]string{name}, p.Delete, p.Alias) }
+// Globals gives the variables that a patch of name changes.
+func (p Patch) Globals(name string) []string { return slices.Concat([]string{name}, p.Delete, p.Alias) }
 
-// globals gives the variables that change.
-func (b Boundary) globals() []string {
-	return slices.Concat([]string{b.Evidence}, b.Delete, b.Patch.globals(b.Inputs))
+// Globals gives the variables that change.
+func (b Boundary) Globals() []string {
+	return slices.Concat([]string{b.Evidence}, b.Delete, b.Patch.Globals(b.Inputs))
+}
+
+// Gone gives the variables whose values go.
+func (b Boundary) Gone() []string {
+	return slices.Concat([]string{b.Evidence}, b.Delete, b.Patch.Delete)
 }
 
 func checkName(name string, reserved map[string]bool) error {

@@ -39,9 +39,6 @@ type Running interface {
 // Starter starts a program with these standard streams. It does not close the files, and passes nothing else on.
 type Starter func(args []string, stdin, stdout, stderr *os.File) (Running, error)
 
-// maxCalls is how many calls of host functions may be under way.
-const maxCalls = 1024
-
 // process is a session in a process of its own. It is an Adopter if its language is JavaScript: see Start.
 type process struct {
 	kind     Kind
@@ -52,6 +49,8 @@ type process struct {
 	out, err *stream
 	reserved map[string]bool
 	names    []string // reserved
+
+	funcs Functions
 
 	turn    chan struct{} // has room for who has a request under way
 	writing sync.Mutex    // guards writes to conn
@@ -64,18 +63,10 @@ type process struct {
 	lastID  int64
 	reply   chan<- message  // of the request under way, whose ID is lastID
 	run     context.Context // of the calls that this request makes; ends when it is interrupted
-	lastFn  int64
-	funcs   map[int64]function
 	calls   int
 	closed  bool
 	why     error // first reason to end
 	deathOf error // set before ended is closed
-}
-
-// function is a function of the host that the program can call.
-type function struct {
-	global string // the variable that it was set with
-	call   Func
 }
 
 //go:embed node.js
@@ -123,7 +114,7 @@ func Start(ctx context.Context, kind Kind, program string, start Starter, l Limi
 		return nil, err
 	}
 	p := &process{
-		kind: kind, language: JavaScript, limits: l, turn: make(chan struct{}, 1), ended: make(chan struct{}), funcs: map[int64]function{},
+		kind: kind, language: JavaScript, limits: l, turn: make(chan struct{}, 1), ended: make(chan struct{}),
 	}
 	if kind == CPython {
 		p.language = Python
@@ -251,29 +242,21 @@ func (p *process) listen() error {
 // called calls a function of the host.
 func (p *process) called(m message) {
 	p.mu.Lock()
-	f, ok := p.funcs[m.Fn]
 	run := p.run
-	if run == nil {
-		run = p.base
-	}
-	many := p.calls >= maxCalls
+	many := p.calls >= MaxCalls
 	if !many {
 		p.calls++
 	}
 	p.mu.Unlock()
-	switch {
-	case many:
-		p.answer(m.Call, nil, fmt.Errorf("more than %d calls are under way", maxCalls))
+	if many {
+		p.answer(m.Call, nil, fmt.Errorf("more than %d calls are under way", MaxCalls))
 		return
-	case !ok:
-		f.call = func(context.Context, []json.RawMessage) (any, error) { return nil, errTaken }
 	}
 	go func() {
 		ctx, cancel := context.WithCancel(p.base)
-		stop := context.AfterFunc(run, cancel)
-		v, err := Call(ctx, f.call, m.Args)
-		stop()
-		cancel()
+		defer cancel()
+		defer context.AfterFunc(run, cancel)()
+		v, err := p.funcs.Call(ctx, p.limits, p.language, m.Fn, m.Args)
 		p.mu.Lock()
 		p.calls--
 		p.mu.Unlock()
@@ -281,45 +264,15 @@ func (p *process) called(m message) {
 	}()
 }
 
-// errTaken is what a program gets that calls a function which was set anew, or deleted.
-var errTaken = errors.New("the host has taken this function back")
-
-// Call calls a function, and makes a panic of it an error: it must not end what has nothing to do with it.
-func Call(ctx context.Context, f Func, args []json.RawMessage) (v any, err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			err = fmt.Errorf("the function panicked: %v", r)
-		}
-	}()
-	return f(ctx, args)
-}
-
 // answer sends the answer to a call.
-func (p *process) answer(call int64, v any, err error) {
-	a := answer{Return: call}
-	if err == nil {
-		a.Value, err = json.Marshal(v)
-	}
-	if err == nil {
-		err = p.crosses(a.Value)
-	}
+func (p *process) answer(call int64, v json.RawMessage, err error) {
+	a := answer{Return: call, Value: v}
 	if err != nil {
-		a.Value, a.Error = nil, new(err.Error())
+		a.Error = new(err.Error())
 	}
 	if f, err := frame(frameMessage, a); err == nil {
 		_ = p.write(f) // who is gone misses nothing
 	}
-}
-
-// crosses says why JSON can't be sent to the program.
-func (p *process) crosses(document json.RawMessage) error {
-	if len(document) > p.limits.Value {
-		return fmt.Errorf("it takes %d bytes, and the limit is %d", len(document), p.limits.Value)
-	}
-	if p.language == JavaScript {
-		return exact(document)
-	}
-	return nil
 }
 
 func (p *process) write(frame []byte) error {

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/hyperfs/hyperfs/internal/errs"
@@ -72,69 +71,28 @@ func (p *process) SetGlobals(ctx context.Context, values map[string]any) error {
 	if err := CheckNames(p.reserved, slices.Collect(maps.Keys(values))...); err != nil {
 		return err
 	}
-	return p.send(ctx, request{Op: "set"}, values, func(name string) string { return name })
+	return p.send(ctx, request{Op: "set"}, "", values)
 }
 
 // PatchGlobal implements CodeSession.
 func (p *process) PatchGlobal(ctx context.Context, name string, c Patch) error {
-	if err := CheckNames(p.reserved, c.globals(name)...); err != nil {
+	if err := CheckNames(p.reserved, c.Globals(name)...); err != nil {
 		return err
 	}
-	return p.send(ctx, request{Op: "patch", Name: name, Names: c.Delete, Aliases: c.Alias}, c.Set, func(key string) string { return name + "." + key })
+	return p.send(ctx, request{Op: "patch", Name: name, Names: c.Delete, Aliases: c.Alias}, name+".", c.Set)
 }
 
-// send makes a request with values. Their functions are known as those of the globals that of gives, and those of before are taken back.
-func (p *process) send(ctx context.Context, q request, values map[string]any, of func(name string) string) error {
-	wired, err := Wire(values, p.nextFn)
+// send makes a request with values.
+func (p *process) send(ctx context.Context, q request, prefix string, values map[string]any) error {
+	wired, done, err := p.funcs.Wire(p.limits, p.language, prefix, values)
 	if err != nil {
 		return err
 	}
-	for name, w := range wired {
-		if err := p.crosses(w.JSON); err != nil {
-			return errs.Wrap(errs.Usage, opRun, of(name), err)
-		}
-	}
 	q.Values = wired
-	if err := p.enter(ctx); err != nil {
-		return err
-	}
-	defer func() { <-p.turn }()
-	p.mu.Lock()
-	for name, w := range wired {
-		for _, f := range w.Funcs {
-			p.funcs[f.ID] = function{of(name), f.Func}
-		}
-	}
-	p.mu.Unlock()
-	_, err = p.askInTurn(ctx, q)
-	for name, w := range wired {
-		p.takeBack(of(name), func(id int64) bool {
-			return err == nil == slices.ContainsFunc(w.Funcs, func(f WiredFunc) bool { return f.ID == id })
-		})
-	}
+	_, err = p.ask(ctx, q)
+	done(err)
 	return err
 }
-
-// nextFn gives the ID of a function.
-func (p *process) nextFn(string) int64 {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.lastFn++
-	return p.lastFn
-}
-
-// takeBack forgets the functions of a global but those to keep.
-func (p *process) takeBack(global string, keep func(id int64) bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for id, f := range p.funcs {
-		if (f.global == global || strings.HasPrefix(f.global, global+".")) && !keep(id) {
-			delete(p.funcs, id)
-		}
-	}
-}
-
-func none(int64) bool { return false }
 
 // DeleteGlobals implements CodeSession.
 func (p *process) DeleteGlobals(ctx context.Context, names ...string) error {
@@ -143,9 +101,7 @@ func (p *process) DeleteGlobals(ctx context.Context, names ...string) error {
 	}
 	_, err := p.ask(ctx, request{Op: "delete", Names: names})
 	if err == nil {
-		for _, name := range names {
-			p.takeBack(name, none)
-		}
+		p.funcs.TakeBack(names...)
 	}
 	return err
 }
@@ -175,26 +131,21 @@ func (p adopting) InstallFinal(ctx context.Context, name string, fn Func) error 
 	if fn == nil {
 		return errs.New(errs.Usage, opRun, name, "there is no function")
 	}
-	id := p.nextFn(name)
-	p.mu.Lock()
-	p.funcs[id] = function{name, fn}
-	p.mu.Unlock()
+	id, done := p.funcs.Add(name, fn)
 	_, err := p.ask(ctx, request{Op: "final", Name: name, Fn: id})
-	p.takeBack(name, func(other int64) bool { return err == nil == (other == id) })
+	done(err)
 	return err
 }
 
 // Cross implements Adopter.
 func (p adopting) Cross(ctx context.Context, b Boundary) error {
-	if err := CheckNames(p.reserved, b.globals()...); err != nil {
+	if err := CheckNames(p.reserved, b.Globals()...); err != nil {
 		return err
 	}
 	q := request{Op: "cross", Boundary: &b, Names: b.Patch.Delete, Aliases: b.Patch.Alias}
-	err := p.send(ctx, q, b.Patch.Set, func(key string) string { return b.Inputs + "." + key })
+	err := p.send(ctx, q, b.Inputs+".", b.Patch.Set)
 	if err == nil {
-		for _, name := range slices.Concat(b.Delete, b.Patch.Delete, []string{b.Evidence}) {
-			p.takeBack(name, none)
-		}
+		p.funcs.TakeBack(b.Gone()...)
 	}
 	return err
 }

@@ -202,12 +202,27 @@ func (s *Shared) AdoptDistillerSession(ctx context.Context, session CodeSession,
 	s.mode, s.final = mode, final
 	s.globals, s.inputs = maps.Clone(o.PhaseGlobals), maps.Clone(o.Inputs)
 	s.mu.Unlock()
-	if err := s.equip(ctx, session); err != nil {
-		return err
+	err = s.equip(ctx, session)
+	if err == nil {
+		err = s.install(opAdopt, session, func() { s.reserved, s.restored = reserved, restored })
 	}
+	if err != nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.mode = s.o.Mode
+	}
+	return err
+}
+
+// install makes a session the live one, with what else changes, unless Close was called meanwhile.
+func (s *Shared) install(op string, session CodeSession, change func()) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.session, s.reserved, s.restored = session, reserved, restored
+	if s.closed {
+		return errs.New(errs.Disposed, op, "", "it is closed")
+	}
+	s.session = session
+	change()
 	return nil
 }
 
@@ -243,10 +258,11 @@ func (s *Shared) equip(ctx context.Context, session CodeSession) error {
 
 // callFinal is final without the evidence.
 func (s *Shared) callFinal(ctx context.Context, args []json.RawMessage) (any, error) {
-	if s.final == nil {
+	final := get(s, func() Func { return s.final })
+	if final == nil {
 		return nil, nil
 	}
-	return s.final(ctx, args)
+	return final(ctx, args)
 }
 
 // handOver is final in fallback mode.
@@ -301,11 +317,14 @@ func (s *Shared) BeginExecutorPhase(ctx context.Context, o PhaseOptions) error {
 	if err != nil {
 		return err
 	}
-	s.mu.Lock()
-	s.phase, s.session, s.final = PhaseExecutor, session, nil
-	s.globals, s.inputs, s.aliases = next.globals, next.inputs, next.aliases
-	s.mu.Unlock()
-	if session != old {
+	err = s.install(opPhase, session, func() {
+		s.phase, s.final = PhaseExecutor, nil
+		s.globals, s.inputs, s.aliases = next.globals, next.inputs, next.aliases
+	})
+	switch {
+	case err != nil:
+		return errors.Join(err, session.Close())
+	case session != old:
 		return old.Close()
 	}
 	return nil
@@ -406,9 +425,9 @@ func (s *Shared) replace(ctx context.Context, op string, session CodeSession) er
 	if err := s.equip(ctx, session); err != nil {
 		return err
 	}
-	s.mu.Lock()
-	s.session = session
-	s.mu.Unlock()
+	if err := s.install(op, session, func() {}); err != nil {
+		return err
+	}
 	return old.Close()
 }
 

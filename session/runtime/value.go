@@ -2,11 +2,8 @@ package runtime
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
-	"slices"
 	"strconv"
 
 	"github.com/hyperfs/hyperfs/internal/errs"
@@ -71,61 +68,22 @@ func UnmarshalBindings(document json.RawMessage) (language string, entries []Ent
 	return b.Language, b.Entries, nil
 }
 
-// Wired is a value on its way into a program: JSON, with null where functions are to be put.
-type Wired struct {
-	JSON  json.RawMessage `json:"value"`
-	Funcs []WiredFunc     `json:"funcs,omitempty"`
-}
-
-// WiredFunc says where a function is: by keys of objects, none for the value itself.
-type WiredFunc struct {
-	Path []string `json:"path"`
-	ID   int64    `json:"id"`
-	Func Func     `json:"-"`
-}
-
-// Wire makes values ready for a program. Functions get their IDs from id.
-func Wire(values map[string]any, id func(name string) int64) (map[string]Wired, error) {
-	wired := map[string]Wired{}
-	for _, name := range slices.Sorted(maps.Keys(values)) {
-		var w Wired
-		bare, err := w.strip(values[name], nil)
-		if err == nil {
-			w.JSON, err = json.Marshal(bare)
-		}
-		if err != nil {
-			return nil, errs.Wrap(errs.Usage, opRun, name, err)
-		}
-		wired[name] = w
-	}
-	for name, w := range wired { // all of them are fine: only now there are IDs
-		for i := range w.Funcs {
-			w.Funcs[i].ID = id(name)
+// Marshal gives v as JSON for a program, or says why it can't have that.
+func (l Limits) Marshal(language string, v any) (json.RawMessage, error) {
+	document, ok := v.(json.RawMessage)
+	if !ok || !json.Valid(document) {
+		var err error
+		if document, err = json.Marshal(v); err != nil {
+			return nil, err
 		}
 	}
-	return wired, nil
-}
-
-// strip gives v without its functions, which it notes.
-func (w *Wired) strip(v any, path []string) (any, error) {
-	switch v := v.(type) {
-	case Func:
-		w.Funcs = append(w.Funcs, WiredFunc{Path: append([]string{}, path...), Func: v})
-		return nil, nil
-	case func(context.Context, []json.RawMessage) (any, error):
-		return w.strip(Func(v), path)
-	case map[string]any:
-		bare := make(map[string]any, len(v))
-		for key, value := range v {
-			b, err := w.strip(value, append(path, key))
-			if err != nil {
-				return nil, err
-			}
-			bare[key] = b
-		}
-		return bare, nil
+	if len(document) > l.Value {
+		return nil, fmt.Errorf("it takes %d bytes, and the limit is %d", len(document), l.Value)
 	}
-	return v, nil
+	if language == JavaScript {
+		return document, exact(document)
+	}
+	return document, nil
 }
 
 // exact says which integer in a JSON document JavaScript, whose numbers are floating point, would change.

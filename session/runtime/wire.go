@@ -26,7 +26,7 @@ type request struct {
 	Names []string `json:"names,omitempty"`
 	Fn    int64    `json:"fn,omitempty"`
 
-	Aliases []string `json:"aliases,omitempty"`
+	Aliases  []string         `json:"aliases,omitempty"`
 	Values   map[string]Wired `json:"values,omitempty"`
 	Entries  []Entry          `json:"entries,omitempty"`
 	Boundary *Boundary        `json:"boundary,omitempty"`
