@@ -163,7 +163,7 @@ func TestFunctionsOfTheHostAreCalled(t *testing.T) {
 				t.Errorf("%s gives %+v", name, p)
 			}
 		}
-		s.is(s.pick("try { await fail() } catch (e) { return e.message }", "try:\n    fail()\nexcept HostError as e:\n    m = str(e)\nm"), s.pick(`"not today"`, "null"))
+		s.is(s.pick("try { await fail() } catch (e) { return e.message }", "try:\n    fail()\nexcept HostError as e:\n    m = str(e)\nm"), `"not today"`)
 		if p := s.fails(s.pick("await echo(new Map())", "echo({1})")); p.Name != "TypeError" || !strings.Contains(p.Message, "argument 1 of echo can't leave the session") {
 			t.Errorf("%+v", p)
 		}
@@ -264,9 +264,9 @@ func TestAnEndlessProgramIsInterrupted(t *testing.T) {
 // What catches the interrupt and goes on ends the session instead.
 func TestAProgramThatCannotBeInterruptedEndsItsSession(t *testing.T) {
 	each(t, runtime.Limits{Grace: 200 * time.Millisecond}, func(t *testing.T, s *tried) {
-		code := s.pick("await null; for (;;) { try { for (;;) ; } finally { continue } }", "while True:\n    try:\n        while True: x = 1\n    except BaseException: pass")
+		code := s.pick("await null; for (;;) { try { for (;;) ; } finally { continue } }", "import time\nwhile True:\n    try: time.sleep(1)\n    except BaseException: pass")
 		if s.name == "goja" {
-			code = "/^(a+)+$/.test('a'.repeat(28) + '!')" // in one of the engine's own functions
+			code = "/^(?=a)(a+)+$/.test('a'.repeat(25) + '!')" // in one of the engine's own functions
 		}
 		_, err := s.Execute(soon(t), code)
 		var death *runtime.DeathError
@@ -286,7 +286,7 @@ func TestOutputIsTheProgramsOwnAndBounded(t *testing.T) {
 		if err != nil || string(r.Stdout) != "out 1\n" || string(r.Stderr) != "err\n" || r.Cut || string(r.Value.Value) != "5" {
 			t.Errorf("%q %q %v %v", r.Stdout, r.Stderr, r.Cut, err)
 		}
-		r, err = s.Execute(background, s.pick("for (let i = 0; i < 20000; i++) console.log('0123456789'); throw new Error('x')", "for i in range(20000): print('0123456789')\nraise ValueError"))
+		r, err = s.Execute(background, s.pick("for (let i = 0; i < 2000; i++) console.log('0123456789'); throw new Error('x')", "for i in range(2000): print('0123456789')\nraise ValueError"))
 		if err == nil || len(r.Stdout) != 1000 || !bytes.HasPrefix(r.Stdout, []byte("0123456789\n0")) || !r.Cut {
 			t.Errorf("a flood gives %d bytes, %v, %v", len(r.Stdout), r.Cut, err)
 		}
@@ -305,11 +305,8 @@ func TestOutputIsTheProgramsOwnAndBounded(t *testing.T) {
 }
 
 func TestMemoryIsBounded(t *testing.T) {
-	each(t, runtime.Limits{Memory: 128 << 20}, func(t *testing.T, s *tried) {
-		if s.name == "goja" {
-			t.Parallel() // its limit is about the whole process
-		}
-		_, err := s.Execute(background, s.pick("const hog = []; for (;;) hog.push(new Array(1000).fill({}))", "hog = []\nwhile True: hog.append(bytearray(1000000))"))
+	each(t, runtime.Limits{Memory: 64 << 20}, func(t *testing.T, s *tried) {
+		_, err := s.Execute(background, s.pick("const hog = []; for (;;) hog.push(new Array(1e5).fill(1.5))", "hog = []\nwhile True: hog.append(bytearray(1000000))"))
 		var threw *runtime.ProgramError
 		var death *runtime.DeathError
 		switch s.name {

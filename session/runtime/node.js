@@ -9,14 +9,17 @@
     const { parentPort, workerData } = require('worker_threads');
     const acked = new Int32Array(workerData);
     const socket = new (require('net').Socket)({ fd: socketFD });
-    const inspector = new (require('inspector').Session)();
-    inspector.connectToMainThread();
+    let inspector;
 
     // interrupt tells the main thread, and ends what that computes for as long as it does not listen.
     const interrupt = (id) => {
       parentPort.postMessage({ interrupt: id });
       const insist = () => {
         if (Atomics.load(acked, 0) >= id) return;
+        if (!inspector) {
+          inspector = new (require('inspector').Session)();
+          inspector.connectToMainThread();
+        }
         inspector.post('Runtime.terminateExecution');
         setTimeout(insist, 100);
       };
@@ -121,7 +124,7 @@
     }
     walk.full(tree, (node) => { if (node.type === 'ImportExpression') replace(node.start, node.start + 'import'.length, '$import'); });
     const last = tree.body[tree.body.length - 1];
-    if (last && last.type === 'ExpressionStatement' && !last.directive) replace(last.start, last.start, 'return ');
+    if (last && last.type === 'ExpressionStatement') replace(last.start, last.start, 'return ');
     edits.sort((a, b) => a.start - b.start || a.end - b.end);
     let text = '', at = code.startsWith('#!') ? code.search(/\n|$/) : 0;
     for (const e of edits) {
@@ -196,7 +199,7 @@
       return `{"names":${stringify(globals.reserved())},"version":${stringify(process.version)}}`;
     },
     get: (m) => `{"entries":${list(globals.get(m.names))}}`,
-    set: (m) => { globals.set(m.values); },
+    set: (m) => { globals.set(m.values || {}); },
     patch: (m) => { globals.patch(m.name, m.values || {}, m.names || [], m.aliases || []); },
     delete: (m) => { globals.delete(m.names); },
     snapshot: (m) => `{"entries":${list(globals.snapshot(m.names || []))}}`,

@@ -6,6 +6,7 @@ def _driver():
     os.set_inheritable(3, False)
     sock.setblocking(True)
     me, main_thread = os.getpid(), threading.get_ident()
+    dumps, loads, getpid, pack = json.dumps, json.loads, os.getpid, struct.pack  # the program may change the modules
     writing, requests = threading.Lock(), queue.SimpleQueue()
     waiting, numbers = {}, iter(range(1, 1 << 62))
     limits = {"value": 0, "entry": 0}
@@ -13,11 +14,11 @@ def _driver():
     depth_limit = 500
 
     def send(text):
-        if os.getpid() != me:  # a copy of this process that ran out of program
+        if getpid() != me:  # a copy of this process that ran out of program
             os._exit(0)
         body = text.encode()
         with writing:
-            sock.sendall(struct.pack(">IB", len(body), ord("m")) + body)
+            sock.sendall(pack(">IB", len(body), ord("m")) + body)
 
     def receive(n):
         data = bytearray(n)
@@ -33,7 +34,7 @@ def _driver():
         try:
             while True:
                 n, kind = struct.unpack(">IB", receive(5))
-                m = json.loads(receive(n))
+                m = loads(receive(n))
                 if kind == ord("i"):
                     state["interrupt"] = m["id"]
                     signal.pthread_kill(main_thread, signal.SIGINT)
@@ -116,7 +117,7 @@ def _driver():
         kind = "None" if v is None else type(v).__name__
         try:
             why = check(v, "it", 0, set(), [limit])
-            text = None if why else json.dumps(v, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+            text = None if why else dumps(v, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
             if text is not None and (len(text) > limit or len(text) * 4 > limit and len(text.encode()) > limit):
                 raise Large
             return kind, text, why
@@ -132,8 +133,8 @@ def _driver():
             e["name"] = name
         if text is None:
             e["why"], e["text"] = why, show(v)
-            return json.dumps(e)
-        return json.dumps(e)[:-1] + ',"value":' + text + "}"
+            return dumps(e)
+        return dumps(e)[:-1] + ',"value":' + text + "}"
 
     # host makes a function that calls one of the host and waits for it.
     def host(number, name):
@@ -192,10 +193,10 @@ def _driver():
             import resource
 
             resource.setrlimit(resource.RLIMIT_DATA, (m["memory"], m["memory"]))
-        return json.dumps({"names": sorted(baseline), "version": sys.version.split()[0]})
+        return dumps({"names": sorted(baseline), "version": sys.version.split()[0]})
 
     def put(m):
-        names.update({name: decode(name, w) for name, w in m["values"].items()})
+        names.update({name: decode(name, w) for name, w in (m.get("values") or {}).items()})
 
     def patch(m):
         if not isinstance(names.get(m["name"]), dict):
@@ -215,7 +216,7 @@ def _driver():
     def restore(m):
         done = [e["name"] for e in m["entries"] if e["name"] not in baseline]
         names.update({e["name"]: e["value"] for e in m["entries"] if e["name"] not in baseline})
-        return json.dumps({"names": done})
+        return dumps({"names": done})
 
     def snapshot(m):
         found = sorted(n for n in set(names) - baseline - set(m.get("names") or ()) if type(n) is str and n.isidentifier())
@@ -244,7 +245,7 @@ def _driver():
             message = str(e)
         except Exception:
             message = "it can not be read"
-        return '"threw":' + json.dumps({"name": type(e).__name__, "message": message[:65536], "stack": stack[:65536]})
+        return '"threw":' + dumps({"name": type(e).__name__, "message": message[:65536], "stack": stack[:65536]})
 
     def flush():
         for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):

@@ -91,9 +91,14 @@ func exact(document []byte) error {
 	for i := 0; i < len(document); i++ {
 		switch c := document[i]; {
 		case c == '"':
-			for i++; i < len(document) && document[i] != '"'; i++ {
-				if document[i] == '\\' {
-					i++
+			for i++; ; i++ { // to the quote that ends it
+				next := bytes.IndexByte(document[i:], '"')
+				if next < 0 {
+					return nil
+				}
+				i += next
+				if escapes := len(document[:i]) - len(bytes.TrimRight(document[:i], `\`)); escapes%2 == 0 {
+					break
 				}
 			}
 		case c == '-' || c >= '0' && c <= '9':

@@ -21,7 +21,7 @@ const frameHead = 5
 type request struct {
 	ID    int64    `json:"id"`
 	Op    string   `json:"op,omitempty"`
-	Code  string   `json:"code,omitempty"`
+	Code  string   `json:"code"`
 	Name  string   `json:"name,omitempty"`
 	Names []string `json:"names,omitempty"`
 	Fn    int64    `json:"fn,omitempty"`

@@ -107,7 +107,7 @@ func at(i file.Idx) int { return int(i) - 1 }
 func (r *rewriting) declaration(s ast.Statement) {
 	switch s := s.(type) {
 	case *ast.LexicalDeclaration:
-		r.bindings(at(s.Idx), s.List, "0,")
+		r.bindings(at(s.Idx), s.Token.String(), s.List, "0,")
 		for _, b := range s.List {
 			if b.Initializer == nil && s.Token == token.LET {
 				r.replace(at(b.Idx1()), at(b.Idx1()), " = undefined")
@@ -124,9 +124,9 @@ func (r *rewriting) declaration(s ast.Statement) {
 	}
 }
 
-// bindings drops the keyword of a declaration that begins at start, and puts by in its place.
-func (r *rewriting) bindings(start int, list []*ast.Binding, by string) {
-	r.replace(start, at(list[0].Idx0()), by)
+// bindings replaces the keyword of a declaration.
+func (r *rewriting) bindings(start int, keyword string, list []*ast.Binding, by string) {
+	r.replace(start, start+len(keyword), by)
 	for _, b := range list {
 		r.bound(b.Target)
 	}
@@ -189,14 +189,29 @@ func (r *rewriting) enter(node any) bool {
 	case *ast.FunctionLiteral, *ast.ArrowFunctionLiteral, *ast.ClassLiteral:
 		return false
 	case *ast.VariableStatement:
-		r.bindings(at(n.Var), n.List, "0,")
-	case *ast.ForLoopInitializerVarDeclList:
-		r.bindings(at(n.Var), n.List, "0,")
-	case *ast.ForIntoVar:
-		target := at(n.Binding.Target.Idx0())
-		r.bindings(strings.LastIndex(r.text[:target], "var"), []*ast.Binding{n.Binding}, "")
+		r.bindings(at(n.Var), "var", n.List, "0,")
+	case *ast.ForStatement:
+		if v, ok := n.Initializer.(*ast.ForLoopInitializerVarDeclList); ok {
+			r.head(n.For, v.List, "0,")
+		}
+	case *ast.ForInStatement:
+		r.into(n.For, n.Into)
+	case *ast.ForOfStatement:
+		r.into(n.For, n.Into)
 	}
 	return true
+}
+
+// into rewrites the variable of a loop over something.
+func (r *rewriting) into(loop file.Idx, into ast.ForInto) {
+	if v, ok := into.(*ast.ForIntoVar); ok {
+		r.head(loop, []*ast.Binding{v.Binding}, "")
+	}
+}
+
+// head rewrites the variables of a loop. The tree does not say where their keyword is.
+func (r *rewriting) head(loop file.Idx, list []*ast.Binding, by string) {
+	r.bindings(at(loop)+strings.Index(r.text[at(loop):], "var"), "var", list, by)
 }
 
 // last lets the program return its last expression, which begins before parentheses that the tree doesn't have.
@@ -206,6 +221,9 @@ func (r *rewriting) last(s ast.Statement) {
 		return
 	}
 	start := at(e.Idx0())
+	if start < len(opening) {
+		return // an assignment to a pattern, whose place the tree does not have
+	}
 	for i := start - 1; i >= len(opening) && strings.IndexByte("( \t\r\n", r.text[i]) >= 0; i-- {
 		if r.text[i] == '(' {
 			start = i
