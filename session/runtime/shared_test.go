@@ -139,7 +139,7 @@ func TestBothModesGiveTheSame(t *testing.T) {
 // crossed is how many bytes this process allocates while a text of size bytes is handed over in a mode.
 func crossed(t *testing.T, p *phases, size int) uint64 {
 	p.begin(runtime.SharedOptions{}, runtime.AdoptOptions{})
-	run(t, p.Shared, fmt.Sprintf(p.pick("const large = 'x'.repeat(%d); 0", "large = 'x' * %d\n0"), size))
+	run(t, p.Shared, fmt.Sprintf(p.pick("const large = 'x'.repeat(1000).repeat(%d / 1000); 0", "large = 'x' * %d\n0"), size))
 	var before, after goruntime.MemStats
 	goruntime.ReadMemStats(&before)
 	run(t, p.Shared, p.pick("await final('look', {large})", "final('look', {'large': large})"))
