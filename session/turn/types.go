@@ -22,8 +22,9 @@ const (
 	ReasonDetached    = "detached"    // of what a runner returns while the turn goes on
 )
 
-// Types of events. The data of the first, the third and the fourth is a Turn, that of the second an UpdateEvent.
+// Types of events. The data of EventUpdated is an UpdateEvent, that of the others a Turn.
 const (
+	EventState   = "turn-state" // how things are, at the beginning of a stream of turns' events; nobody has done anything
 	EventBegun   = "turn-begun"
 	EventUpdated = "turn-updated"
 	EventAborted = "turn-aborted" // asked for; turn-ended follows when the files are back
