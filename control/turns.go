@@ -37,7 +37,8 @@ func (c *Client) BeginTurn(ctx context.Context, o turn.BeginOptions) (r turn.Beg
 	return r, c.call(ctx, "begin turn", http.MethodPost, "/v1/turns", nil, &o, &r)
 }
 
-// UpdateTurn changes the state of a pending turn, all or nothing, and says how many messages there are now. The reply has no CustomPatch; an event has.
+// UpdateTurn changes the state of a pending turn, all or nothing, and says how many messages there are now. The reply has a CustomPatch only with u.WithPatch; an event has
+// it always.
 func (c *Client) UpdateTurn(ctx context.Context, id string, u turn.Update) (r turn.UpdateEvent, err error) {
 	return r, c.byTurn(ctx, "update turn", http.MethodPost, id, "/update", nil, &u, &r)
 }

@@ -91,6 +91,9 @@ type Update struct {
 	CustomPatch  json.RawMessage    `json:"custom_patch,omitempty"` // a JSON Patch (RFC 6902) of it
 	Bindings     json.RawMessage    `json:"bindings,omitempty"`     // null removes them
 
+	// WithPatch asks for UpdateEvent.CustomPatch in the reply, as the event has it.
+	WithPatch bool `json:"with_patch,omitempty"`
+
 	// Owner gives the turn to another process. Detached says that whoever had asked for the turn does not wait for it any more.
 	Owner    *Owner `json:"owner,omitempty"`
 	Detached *bool  `json:"detached,omitempty"`
