@@ -7,6 +7,7 @@ import (
 	"runtime/debug"
 	"time"
 
+	"github.com/hyperfs/hyperfs/checkpoint"
 	"github.com/hyperfs/hyperfs/internal/errs"
 	"github.com/hyperfs/hyperfs/overlay"
 	"github.com/hyperfs/hyperfs/session/attempt"
@@ -61,6 +62,11 @@ func (r *Runner) start(ctx context.Context, next func(context.Context) (step, bo
 	case <-u.done:
 		return u.result, u.err
 	case <-u.left:
+	}
+	select {
+	case <-u.done:
+		return u.result, u.err
+	default:
 		return u.leave(context.WithoutCancel(ctx))
 	}
 }
@@ -90,7 +96,7 @@ func (u *run) loop(next func(context.Context) (step, bool, error)) {
 			more, err = u.turn(st)
 		}
 	}
-	if u.result.LastGood != "" && u.result.LastGoodState == nil && u.r.s.explain(u.ctx, "", errClosed) != nil {
+	if u.result.LastGood != "" && u.result.LastGoodState == nil {
 		st, failed := u.r.s.client.TurnState(context.WithoutCancel(u.ctx), u.result.LastGood)
 		if failed == nil {
 			u.result.LastGoodState = &st
@@ -155,12 +161,12 @@ func (u *run) begin() (*Turn, error) {
 	u.result.Conversation, u.result.Turn = begun.Conversation, begun.Turn
 	dir, err := s.branchDir("begin turn", begun.WorksIn)
 	if err != nil {
-		_, failed := s.client.EndTurn(context.WithoutCancel(u.ctx), begun.ID, turn.EndOptions{Outcome: turn.Failed, Error: failureOf(err)})
+		_, failed := s.client.EndTurn(context.WithoutCancel(u.ctx), begun.ID, turn.EndOptions{Outcome: turn.Failed, Error: turnErrorOf(err)})
 		return nil, errors.Join(err, failed)
 	}
 	t := &Turn{job: newJob(u.ctx, s, begun.Base, begun.WorksIn, dir), r: r, record: begun.Turn}
-	u.publish(t)
 	r.tell(TurnEvent{Type: turn.EventBegun, Turn: t.record})
+	u.publish(t)
 	r.mu.Lock()
 	detached := u.detached
 	r.mu.Unlock()
@@ -221,8 +227,8 @@ func (t *Turn) watch(ctx context.Context) {
 // settled ends the turn's context, as the turn is not pending any more.
 func (t *Turn) settled(record turn.Turn) {
 	switch record.Status {
-	case turn.Pending:
-	case turn.Aborted:
+	case checkpoint.TurnPending:
+	case checkpoint.TurnAborted:
 		t.cancel(abortOf(record))
 	default:
 		t.cancel(fmt.Errorf("%w: it is %s", errTurnEnded, record.Status))
@@ -247,7 +253,7 @@ func (u *run) end(t *Turn, said TurnResult, failure error) error {
 		failure = err
 	}
 	if failure != nil {
-		r, err = t.s.client.EndTurn(ctx, t.ID(), turn.EndOptions{Outcome: turn.Failed, Error: failureOf(failure), NoRollback: u.r.o.NoRollback, WithState: true})
+		r, err = t.s.client.EndTurn(ctx, t.ID(), turn.EndOptions{Outcome: turn.Failed, Error: turnErrorOf(failure), NoRollback: u.r.o.NoRollback, WithState: true})
 	}
 	if err != nil {
 		return u.notEnded(t, failure, err)
@@ -256,11 +262,11 @@ func (u *run) end(t *Turn, said TurnResult, failure error) error {
 	u.result.LastGoodState, u.result.Rollback = r.State, r.Rollback
 	t.s.note(nil, r.Rollback)
 	switch r.Turn.Status {
-	case turn.Complete:
+	case checkpoint.TurnCompleted:
 		u.result.LastError = nil
 		u.result.Completed++
 		u.r.next.From = "" // it goes on from here
-	case turn.Aborted:
+	case checkpoint.TurnAborted:
 		u.result.LastError = abortOf(r.Turn)
 		u.r.tell(TurnEvent{Type: turn.EventAborted, Turn: r.Turn})
 	default:

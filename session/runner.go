@@ -100,7 +100,7 @@ func NewRunner(ctx context.Context, s *Session, o RunnerOptions) (*Runner, error
 		if err != nil {
 			return nil, err
 		}
-		if from.Status != turn.Complete {
+		if from.Status != checkpoint.TurnCompleted {
 			return nil, errs.New(errs.Usage, op, o.From, "the turn is %s, not completed", from.Status)
 		}
 		r.last.LastGood = from.ID
@@ -109,18 +109,19 @@ func NewRunner(ctx context.Context, s *Session, o RunnerOptions) (*Runner, error
 		}
 		return r, nil
 	}
-	list, err := s.Conversations(ctx)
-	if err != nil {
-		return nil, err
-	}
-	for _, c := range list {
-		if c.Name == o.Conversation {
-			r.last.LastGood = c.Head
-			return r, nil
+	if o.Conversation != "" {
+		list, err := s.Conversations(ctx)
+		if err != nil {
+			return nil, err
+		}
+		for _, c := range list {
+			if c.Name == o.Conversation {
+				r.last.LastGood = c.Head
+			}
 		}
 	}
-	if o.Fork == "" {
-		r.next.Branch = cmp.Or(o.Branch, s.shown) // a new conversation, or one that has no records yet
+	if r.last.LastGood == "" && o.Fork == "" {
+		r.next.Branch = cmp.Or(o.Branch, s.shown) // there is nothing to go on from
 	}
 	return r, nil
 }
@@ -247,8 +248,8 @@ type step struct {
 	handle   func(context.Context, *Turn) (TurnResult, error)
 }
 
-// failureOf says in a turn's record why it has failed.
-func failureOf(failure error) *checkpoint.TurnError {
+// turnErrorOf says in a turn's record why it has failed.
+func turnErrorOf(failure error) *checkpoint.TurnError {
 	e := &checkpoint.TurnError{Message: shorten(fmt.Sprint(failure))} // fmt bears with an Error method that panics
 	var coded *errs.Error
 	if errors.As(failure, &coded) {

@@ -193,6 +193,7 @@ func (t *Turn) locked(ctx context.Context, fn func(context.Context) error) error
 
 // update is Update with mu held.
 func (t *Turn) update(ctx context.Context, u turn.Update) error {
+	u.WithPatch = t.r.o.OnEvent != nil
 	ev, err := t.s.client.UpdateTurn(ctx, t.ID(), u)
 	if err != nil {
 		return err
