@@ -23,6 +23,7 @@ type restorer struct {
 	intent    intent
 	view      *view
 	plan      *plan
+	commit    func(*checkpoint.Tx) error // see RollbackOptions; nil means nothing
 	resumed   bool
 	result    RollbackResult
 	oldestPin checkpoint.Epoch

@@ -120,7 +120,7 @@ func (w *Workspace) prepare(c checkpoint.Checkpoint, o RollbackOptions) (*restor
 	if err != nil {
 		return nil, err
 	}
-	r := &restorer{w: w, t: t, target: c, view: t.newFrozenView(fold)}
+	r := &restorer{w: w, t: t, target: c, view: t.newFrozenView(fold), commit: o.Commit}
 	r.view.hide(w.rulesSince(c.Epoch), c)
 	if r.plan, err = t.makePlan(r.view); err == nil {
 		_, err = w.planTracked(c)
@@ -135,6 +135,9 @@ func (w *Workspace) prepare(c checkpoint.Checkpoint, o RollbackOptions) (*restor
 		undo.Epoch, r.intent.Epoch = e, e
 		if r.intent.Apply = r.plan.fitsOneCommit(); r.intent.Apply {
 			if err := r.recordAll(tx); err != nil {
+				return err
+			}
+			if err := r.commitMore(tx); err != nil {
 				return err
 			}
 		}
@@ -260,12 +263,27 @@ func (r *restorer) recordMany() error {
 	if err := r.recordInBatch(); err != nil {
 		return err
 	}
+	crash.Point("rollback-recorded")
 	r.intent.Apply = true
-	if err := r.w.store.Update(func(tx *checkpoint.Tx) error { return putIntent(tx, r.intent) }); err != nil {
+	err := r.w.store.Update(func(tx *checkpoint.Tx) error {
+		if err := r.commitMore(tx); err != nil {
+			return err
+		}
+		return putIntent(tx, r.intent)
+	})
+	if err != nil {
 		return err
 	}
 	crash.Point("rollback-apply")
 	return nil
+}
+
+// commitMore writes what is to be committed with an intent that has Apply: from then on, the rollback will be finished.
+func (r *restorer) commitMore(tx *checkpoint.Tx) error {
+	if r.commit == nil {
+		return nil
+	}
+	return r.commit(tx)
 }
 
 // fail takes the intent back after a failure that came before any change.
