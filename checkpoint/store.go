@@ -26,7 +26,8 @@ import (
 
 // FormatVersion is that of the store. A store of a later version is refused; an earlier one becomes one of this: in version 1, journals had no more of a head than
 // their generation, and the database did not count what it was given. Fields that checkpoints have got since need no version: records are JSON, and
-// an old one leaves them empty.
+// an old one leaves them empty. Turns need none either: who does not know them leaves their records and blobs alone, and what has become of the checkpoints that they
+// name meanwhile is found out when it is asked for.
 const FormatVersion = 2
 
 // Options of a store.
@@ -53,6 +54,7 @@ type Store struct {
 
 	known knownKeys
 	pasts pasts
+	turns *Turns
 
 	aliasMu sync.RWMutex // guards what follows
 	aliases map[ID]ID
@@ -74,6 +76,7 @@ func Open(dir string, o Options) (*Store, error) {
 	}
 	s := &Store{dir: dir, lock: lock, contents: o.Contents, known: knownKeys{seed: maphash.MakeSeed()}}
 	s.pasts.s = s
+	s.turns = newTurns(s, o.Sync)
 	if err := s.open(o); err != nil {
 		lock.Close()
 		return nil, err
@@ -707,6 +710,21 @@ func (tx *Tx) eachUntil(prefix, start []byte, fn func(key, value []byte) (done b
 		var done bool
 		err := item.Value(func(v []byte) (err error) { done, err = fn(item.Key(), v); return err })
 		if err != nil || done {
+			return err
+		}
+	}
+	return nil
+}
+
+// eachSize is each, with the size of the value instead of the value.
+func (tx *Tx) eachSize(prefix []byte, fn func(key []byte, size int64) error) error {
+	if tx.err != nil || tx.update {
+		return cmp.Or(tx.err, errRange)
+	}
+	it := tx.db().NewIterator(badger.IteratorOptions{Prefix: prefix})
+	defer it.Close()
+	for it.Seek(prefix); it.ValidForPrefix(prefix); it.Next() {
+		if err := fn(it.Item().Key(), it.Item().ValueSize()); err != nil {
 			return err
 		}
 	}
