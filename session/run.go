@@ -98,9 +98,10 @@ func (u *run) loop(next func(context.Context) (step, bool, error)) {
 	}
 	if u.result.LastGood != "" && u.result.LastGoodState == nil {
 		st, failed := u.r.s.client.TurnState(context.WithoutCancel(u.ctx), u.result.LastGood)
-		if failed == nil {
+		switch {
+		case failed == nil:
 			u.result.LastGoodState = &st
-		} else if err == nil {
+		case err == nil && errs.CodeOf(failed) != errs.NotFound: // it was collected
 			err = failed
 		}
 	}
@@ -158,6 +159,9 @@ func (u *run) begin() (*Turn, error) {
 	}
 	s.note(nil, begun.Rollback)
 	r.next.Conversation, r.next.Branch, r.next.Fork = begun.Conversation, begun.WorksIn, "" // the branch is there, also if this turn fails
+	if begun.Conversation != r.from {
+		r.next.From = "" // a conversation of its own has begun, whose turns begin with the state of From until one completes
+	}
 	u.result.Conversation, u.result.Turn = begun.Conversation, begun.Turn
 	dir, err := s.branchDir("begin turn", begun.WorksIn)
 	if err != nil {
@@ -256,24 +260,33 @@ func (u *run) end(t *Turn, said TurnResult, failure error) error {
 		r, err = t.s.client.EndTurn(ctx, t.ID(), turn.EndOptions{Outcome: turn.Failed, Error: turnErrorOf(failure), NoRollback: u.r.o.NoRollback, WithState: true})
 	}
 	if err != nil {
-		return u.notEnded(t, failure, err)
+		record, e := t.s.client.Turn(ctx, t.ID())
+		if e != nil || !record.Settled {
+			return u.notEnded(t, failure, err)
+		}
+		r = turn.Result{Turn: record, LastGood: record.Parent} // somebody else has ended it
+		if record.Status == checkpoint.TurnCompleted {
+			r.LastGood = record.ID
+		}
 	}
-	u.result.Turn, u.result.LastFinishReason, u.result.LastGood = r.Turn, r.Turn.FinishReason, r.LastGood
-	u.result.LastGoodState, u.result.Rollback = r.State, r.Rollback
-	t.s.note(nil, r.Rollback)
+	u.ended(r, failure)
+	return nil
+}
+
+// ended takes down what has become of a turn.
+func (u *run) ended(r turn.Result, failure error) {
+	u.result.Turn, u.result.LastFinishReason, u.result.LastGood, u.result.LastGoodState = r.Turn, r.Turn.FinishReason, r.LastGood, r.State
+	u.result.LastError, u.result.Rollback = failure, r.Rollback
+	u.r.s.note(nil, r.Rollback)
 	switch r.Turn.Status {
 	case checkpoint.TurnCompleted:
-		u.result.LastError = nil
 		u.result.Completed++
 		u.r.next.From = "" // it goes on from here
 	case checkpoint.TurnAborted:
 		u.result.LastError = abortOf(r.Turn)
 		u.r.tell(TurnEvent{Type: turn.EventAborted, Turn: r.Turn})
-	default:
-		u.result.LastError = failure
 	}
 	u.r.tell(TurnEvent{Type: turn.EventEnded, Turn: r.Turn})
-	return nil
 }
 
 // notEnded gives the error of a turn that has failed and can't be ended.

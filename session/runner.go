@@ -70,8 +70,9 @@ type RunResult struct {
 
 // Runner makes turns of a conversation, one after the other. Any number of goroutines may call its methods.
 type Runner struct {
-	s *Session
-	o RunnerOptions
+	s    *Session
+	o    RunnerOptions
+	from string // the conversation of From
 
 	mu      sync.Mutex        // guards what follows
 	next    turn.BeginOptions // what the next turn begins with
@@ -103,7 +104,7 @@ func NewRunner(ctx context.Context, s *Session, o RunnerOptions) (*Runner, error
 		if from.Status != checkpoint.TurnCompleted {
 			return nil, errs.New(errs.Usage, op, o.From, "the turn is %s, not completed", from.Status)
 		}
-		r.last.LastGood = from.ID
+		r.from, r.last.LastGood = from.Conversation, from.ID
 		if o.Fork == "" {
 			r.last.Conversation = cmp.Or(o.Conversation, from.Conversation)
 		}
@@ -219,7 +220,7 @@ func (r *Runner) tell(ev TurnEvent) {
 // turn.ReasonAborted. The next RunTurns goes on from the last good turn.
 //
 // The context of fn ends when ctx does, unless the run was detached, when the session is closed, and when fn returns; it has the values of ctx. Close does not cut turns
-// off silently: the turn under way fails, with DISPOSED as its error, its files go back, and no more begin. Close waits for that.
+// off silently: the turn under way fails, with the handler's error or else DISPOSED, its files go back, and no more begin. Close waits for that.
 //
 // The error is for what keeps the runner from working: ATTEMPT_IN_PROGRESS with the ID of another turn in the same branch; BUSY where this runner runs already;
 // ATTEMPT_ROLLBACK where a turn has failed and its files can't be put back, with both errors below; the cause of the end of ctx where that came between turns;
