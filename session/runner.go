@@ -22,7 +22,7 @@ type RunnerOptions struct {
 	Conversation string // "" is that of From, or a new one. One that there is goes on from its head, with the files as they are
 	From         string // a completed turn to resume: when the first turn begins, the files go back to it; see turn.BeginOptions
 	Branch       string // where to work; "" is where the conversation has worked, or the session's branch
-	Fork         string // name of a branch that the first turn forks, from the files of From or from now, to work in. Without Conversation it gets one of its own
+	Fork         string // a branch that the first turn forks to work in, from From, or else from Branch as it is. Without Conversation it gets one of its own
 
 	Subagent string // tags and message of the checkpoints
 	Agent    string
@@ -82,12 +82,8 @@ type Runner struct {
 }
 
 // NewRunner makes a runner. Nothing is begun yet, and no file touched. Errors: NOT_FOUND for a turn that is not there; USAGE for one that has not completed, as
-// only completed ones can be resumed, and for a branch that is to be forked and worked in at once.
+// only completed ones can be resumed.
 func NewRunner(ctx context.Context, s *Session, o RunnerOptions) (*Runner, error) {
-	const op = "resume"
-	if o.Fork != "" && o.Branch != "" {
-		return nil, errs.New(errs.Usage, op, "Fork", "with it there is no Branch: it is the one to work in")
-	}
 	r := &Runner{s: s, o: o}
 	r.next = turn.BeginOptions{
 		Conversation: o.Conversation, From: o.From, Branch: o.Branch, Fork: o.Fork, Subagent: o.Subagent, Agent: o.Agent, Message: o.Message, NoState: true,
@@ -102,7 +98,7 @@ func NewRunner(ctx context.Context, s *Session, o RunnerOptions) (*Runner, error
 			return nil, err
 		}
 		if from.Status != checkpoint.TurnCompleted {
-			return nil, errs.New(errs.Usage, op, o.From, "the turn is %s, not completed", from.Status)
+			return nil, errs.New(errs.Usage, "resume", o.From, "the turn is %s, not completed", from.Status)
 		}
 		r.from, r.last.LastGood = from.Conversation, from.ID
 		if o.Fork == "" {
@@ -121,7 +117,7 @@ func NewRunner(ctx context.Context, s *Session, o RunnerOptions) (*Runner, error
 			}
 		}
 	}
-	if r.last.LastGood == "" && o.Fork == "" {
+	if r.last.LastGood == "" {
 		r.next.Branch = cmp.Or(o.Branch, s.shown) // there is nothing to go on from
 	}
 	return r, nil

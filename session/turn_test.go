@@ -321,13 +321,14 @@ func TestRunnersThatCannotBe(t *testing.T) {
 	}{
 		{"a turn that there is none of", session.RunnerOptions{From: "ckpt_none"}, control.NotFound},
 		{"a turn that failed", session.RunnerOptions{From: failed}, control.Usage},
-		{"two places", session.RunnerOptions{Fork: "a", Branch: "b"}, control.Usage},
 	} {
 		if _, err := session.NewRunner(background, s, tt.o); control.CodeOf(err) != tt.code {
 			t.Errorf("%s gives %v (%s)", tt.name, err, control.CodeOf(err))
 		}
 	}
-	nothing := func(context.Context, *session.Turn, int) (session.TurnResult, error) { return session.TurnResult{}, nil }
+	nothing := func(context.Context, *session.Turn, int) (session.TurnResult, error) {
+		return session.TurnResult{}, nil
+	}
 	one := make(chan int, 1)
 	one <- 1
 	if _, err := session.RunTurns(background, newRunner(t, s, session.RunnerOptions{Fork: "b"}), one, nothing); control.CodeOf(err) != control.Unsupported {

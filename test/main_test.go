@@ -26,6 +26,7 @@ func TestMain(m *testing.M) {
 	checked.remove()
 	plain.remove()
 	search.remove()
+	agentic.remove()
 	unchecked.remove()
 	os.Exit(code)
 }

@@ -706,3 +706,24 @@ func TestTheTurnOfAnAgentThatWasKilledIsEndedByTheNext(t *testing.T) {
 		t.Errorf("what was ended is %+v", settled)
 	}
 }
+
+// The example of an agent loses a turn, goes two ways at once, and keeps the one that passes.
+func TestTheExampleOfAnAgentWorks(t *testing.T) {
+	t.Parallel()
+	needMount(t)
+	bin, err := checked.path()
+	must(t, err)
+	example, err := agentic.path()
+	must(t, err)
+	ws := filepath.Join(memory(t), "workspace")
+	must(t, os.Mkdir(ws, 0o755))
+	t.Cleanup(func() { _ = detach(ws) })
+	cmd := exec.Command(example, ws)
+	cmd.Env = append(os.Environ(), "PATH="+filepath.Dir(bin)+":"+os.Getenv("PATH"))
+	out, err := cmd.CombinedOutput()
+	const want = "1 of 2 turns completed; the last one failed\nwisely: true\nboldly: false\nthe conversation remembers 1 command\n"
+	if err != nil || string(out) != want {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	script(t, ws, nil, `test "$(sh sum 2 3)" = 5; test "$(sh product 2 3)" = 6; test ! -e fast; test "$(wc -l <check)" = 2`)
+}

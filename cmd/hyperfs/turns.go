@@ -50,7 +50,7 @@ func turnsCommand() *cli.Command {
 func beginFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.StringFlag{Name: "conversation", Aliases: []string{"c"}, Usage: "`NAME` of the conversation (default: that of the resumed turn, or a new one)"},
-		&cli.StringFlag{Name: "branch", EnvVars: []string{envBranch}, Usage: "work in this branch (default: where the conversation has worked, or main)"},
+		&cli.StringFlag{Name: "branch", EnvVars: []string{envBranch}, Usage: "work in this branch, or with --fork alone, fork this one (default: where the conversation has worked, or main)"},
 		&cli.StringFlag{Name: "fork", Usage: "fork a branch `NAME`, and work in that"},
 		&cli.StringFlag{Name: "subagent", Usage: "subagent that it is for"},
 		&cli.StringFlag{Name: "agent", Usage: "agent that it is for"},
@@ -72,9 +72,6 @@ func beginOptions(c *cli.Context) (o turn.BeginOptions, err error) {
 			return o, err
 		}
 	}
-	if o.Fork != "" && !c.IsSet("branch") {
-		o.Branch = ""
-	}
 	o.Message = c.String("message")
 	return o, nil
 }
@@ -83,7 +80,7 @@ func turnsBeginCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "begin",
 		Usage:     "begin a turn and print its ID",
-		UsageText: "hyperfs turns begin [--conversation NAME] [--from ID] [--branch B | --fork NAME] [--pid N] [--subagent S] [--agent A] [-m MSG]",
+		UsageText: "hyperfs turns begin [--conversation NAME] [--from ID] [--branch B] [--fork NAME] [--pid N] [--subagent S] [--agent A] [-m MSG]",
 		Description: example("It goes on from the newest completed turn of the conversation, with the files as they are, or with --from from any completed turn: then the files go\n"+
 			"back to that, which hyperfs undo takes back. With --fork the files of that turn, or those of now, become a branch, and a new conversation goes\n"+
 			"on there. In main, and in each branch, there is one turn at a time. With --pid it is ended as failed once that process is gone, by the next one that\n"+
@@ -107,7 +104,7 @@ func turnsResumeCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "resume",
 		Usage:     "put files and conversation back to a completed turn, and begin a turn there; the same as begin --from ID",
-		UsageText: "hyperfs turns resume [--branch B | --fork NAME] [--conversation NAME] [--pid N] [--subagent S] [--agent A] [-m MSG] ID",
+		UsageText: "hyperfs turns resume [--branch B] [--fork NAME] [--conversation NAME] [--pid N] [--subagent S] [--agent A] [-m MSG] ID",
 		Description: example("The turns after it stay, and can be resumed too; only a completed turn can. hyperfs undo takes back what it does to the files.",
 			"hyperfs turns resume ckpt_01JD2Q4Z9V4Z8J6S3N2T5W7X9A"),
 		Flags: append(beginFlags(), &cli.IntFlag{Name: "pid", Usage: "the process that is going to end it"}, jsonFlag()),

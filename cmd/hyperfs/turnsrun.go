@@ -24,7 +24,7 @@ func turnsRunCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "run",
 		Usage:     "make a turn of one command",
-		UsageText: "hyperfs turns run [--conversation NAME] [--from ID] [--branch B | --fork NAME] [--finish-reason R] [--timeout D] [--env K=V]… -- CMD ARG…",
+		UsageText: "hyperfs turns run [--conversation NAME] [--from ID] [--branch B] [--fork NAME] [--finish-reason R] [--timeout D] [--env K=V]… -- CMD ARG…",
 		Description: example("The turn completes if CMD ends with 0; else it has failed, and the files go back. CMD has HYPERFS_TURN and HYPERFS_CONVERSATION set, so that hyperfs turns update in it\n"+
 			"needs no ID. Aborting the turn ends CMD. On Linux all processes that CMD has started end with it, as of exec. With --json the document comes on stdout, and\n"+
 			"CMD's own output on stderr. The exit code is CMD's, or 1 where that is 0 and the turn was aborted.",

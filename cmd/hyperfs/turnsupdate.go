@@ -15,6 +15,7 @@ import (
 	"github.com/hyperfs/hyperfs/checkpoint"
 	"github.com/hyperfs/hyperfs/control"
 	"github.com/hyperfs/hyperfs/internal/errs"
+	"github.com/hyperfs/hyperfs/session"
 	"github.com/hyperfs/hyperfs/session/turn"
 )
 
@@ -94,7 +95,7 @@ func messageOf(c *cli.Context, text string) (json.RawMessage, error) {
 	if !ok || role == "" {
 		return nil, errs.New(control.Usage, nameOf(c), "--message", "%q is neither a JSON object nor ROLE=TEXT", text)
 	}
-	return json.Marshal(map[string]string{"role": role, "content": content})
+	return json.Marshal(session.Message{Role: role, Content: content})
 }
 
 func artifactOf(c *cli.Context, text string) (a turn.Artifact, err error) {
