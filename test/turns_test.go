@@ -448,7 +448,9 @@ func TestClosingASessionFailsItsTurnAndSaysSo(t *testing.T) {
 			ctx := context.Background()
 			r, err := session.NewRunner(ctx, s.Session, session.RunnerOptions{Conversation: "c"})
 			must(t, err)
-			good, err := session.RunTurns(ctx, r, inputs(0), func(context.Context, *session.Turn, int) (session.TurnResult, error) { return session.TurnResult{}, nil })
+			good, err := session.RunTurns(ctx, r, inputs(0), func(context.Context, *session.Turn, int) (session.TurnResult, error) {
+				return session.TurnResult{}, nil
+			})
 			must(t, err)
 			before := a.now(ctx, r)
 			var id string
@@ -475,7 +477,9 @@ func TestClosingASessionFailsItsTurnAndSaysSo(t *testing.T) {
 				t.Errorf("%+v, %v", result, err)
 			}
 			must(t, <-closed)
-			if _, err := session.RunTurns(ctx, r, ch, func(context.Context, *session.Turn, int) (session.TurnResult, error) { return session.TurnResult{}, nil }); errs.CodeOf(err) != errs.Disposed {
+			if _, err := session.RunTurns(ctx, r, ch, func(context.Context, *session.Turn, int) (session.TurnResult, error) {
+				return session.TurnResult{}, nil
+			}); errs.CodeOf(err) != errs.Disposed {
 				t.Errorf("a closed session runs turns: %v", err)
 			}
 			s.Session, err = session.Open(ctx, session.Config{Workspace: s.dir, Start: session.StartNothing})
@@ -520,7 +524,9 @@ func TestAnOlderTurnIsResumedInABranch(t *testing.T) {
 	one, two := a.began[0], a.began[1]
 	fork, err := session.NewRunner(ctx, s.Session, session.RunnerOptions{From: one.ID(), Fork: "other way"})
 	if err == nil {
-		_, err = session.RunTurns(ctx, fork, inputs(0), func(context.Context, *session.Turn, int) (session.TurnResult, error) { return session.TurnResult{}, nil })
+		_, err = session.RunTurns(ctx, fork, inputs(0), func(context.Context, *session.Turn, int) (session.TurnResult, error) {
+			return session.TurnResult{}, nil
+		})
 	}
 	if errs.CodeOf(err) != errs.Usage {
 		t.Fatalf("a name that is none gives %v", err)
