@@ -16,8 +16,9 @@ import (
 
 // run is one call of RunTurns. Its loop is a goroutine of its own, which a detached run is left to.
 type run struct {
-	r   *Runner
-	ctx context.Context // of the handlers: ends with the caller's context until release is called, and with the session
+	r      *Runner
+	caller context.Context
+	ctx    context.Context // of the handlers: ends with the caller's until release is called, and with the session
 
 	release  func() bool
 	left     chan struct{} // closed by Detach
@@ -31,7 +32,7 @@ type run struct {
 // start begins a run, and waits until it has ended or is detached.
 func (r *Runner) start(ctx context.Context, next func(context.Context) (step, bool, error)) (RunResult, error) {
 	const op = "run turns"
-	u := &run{r: r, left: make(chan struct{}), done: make(chan struct{})}
+	u := &run{r: r, caller: ctx, left: make(chan struct{}), done: make(chan struct{})}
 	own, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	u.release = context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
 	own, leave, err := r.s.enter(own, op)
@@ -91,6 +92,9 @@ var detachedUpdate = turn.Update{Detached: new(true)}
 func (u *run) loop(next func(context.Context) (step, bool, error)) {
 	var err error
 	for more := true; more && err == nil; {
+		if err = u.callerEnded(); err != nil {
+			break
+		}
 		var st step
 		if st, more, err = next(u.ctx); more && err == nil {
 			more, err = u.turn(st)
@@ -110,6 +114,16 @@ func (u *run) loop(next func(context.Context) (step, bool, error)) {
 	u.over = true
 	u.r.mu.Unlock()
 	close(u.done)
+}
+
+// callerEnded gives the cause of the end of the caller's context, which the handlers' hears of a moment later. nil if it goes on, or does not count any more.
+func (u *run) callerEnded() error {
+	u.r.mu.Lock()
+	defer u.r.mu.Unlock()
+	if u.detached {
+		return nil
+	}
+	return context.Cause(u.caller)
 }
 
 // turn makes one turn. It reports whether another one may follow.
