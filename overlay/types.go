@@ -222,6 +222,8 @@ type Status struct {
 	Slots       int       `json:"slots"`          // slot records since the newest checkpoint
 	Inodes      int       `json:"inodes"`         // inodes with attribute, content or xattr records since then
 
+	Halfway string `json:"halfway,omitempty"` // why a rollback is half made: until it is finished, nothing can be changed
+
 	Hot *strategy.HotStats `json:"hot,omitempty"` // of the hot buffer; the backend scan has none
 
 	Ignore *IgnoreStatus `json:"ignore,omitempty"` // nil where nothing is ignored
