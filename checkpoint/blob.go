@@ -1,19 +1,15 @@
 package checkpoint
 
 import (
-	"bytes"
-	"context"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
-	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/hyperfs/hyperfs/internal/parallel"
 )
 
 // sum is the SHA-256 of a blob.
@@ -21,23 +17,29 @@ type sum [sha256.Size]byte
 
 func sumOf(b []byte) sum { return sha256.Sum256(b) }
 
+// sumTogether is up to how many bytes of blobs are summed by one goroutine.
+const sumTogether = 32 << 10
+
+// sumAll gives the sums of blobs. Without instructions for it in the processor, that takes longer than all else that is done to them.
 func sumAll(blobs [][]byte) []sum {
 	sums := make([]sum, len(blobs))
-	for i, b := range blobs {
-		sums[i] = sumOf(b)
+	type part struct{ from, to int }
+	var parts []part
+	for i := 0; i < len(blobs); {
+		p := part{i, i}
+		for bytes := 0; p.to < len(blobs) && bytes < sumTogether; p.to++ {
+			bytes += len(blobs[p.to])
+		}
+		parts, i = append(parts, p), p.to
 	}
+	_ = parallel.Each(parts, func(p part) error {
+		for i := p.from; i < p.to; i++ {
+			sums[i] = sumOf(blobs[i])
+		}
+		return nil
+	})
 	return sums
 }
-
-// Limits of blobs.
-const (
-	smallMax  = 64 << 10 // bytes; a larger blob is a file
-	keepChunk = 17 << 16 // bytes that one transaction is given, at most: the database takes no more than 1.2 MB
-)
-
-func blobKey(s sum) []byte { return append([]byte{keyBlob}, s[:]...) }
-
-func sumOfKey(key []byte) (s sum, ok bool) { return s, copy(s[:], key[1:]) == len(s) }
 
 func blobOf(s sum, size int64) Blob {
 	b := make([]byte, 2*len(s), 2*len(s)+12)
@@ -105,79 +107,4 @@ func DecodePage(b []byte) ([]Blob, error) {
 		list = append(list, blobOf(s, int64(size)))
 	}
 	return list, d.err
-}
-
-func (t *Turns) path(b Blob) string { return filepath.Join(t.dir, string(b)) }
-
-// tempBlob is the file that is being written.
-const tempBlob = "new"
-
-// keepFile makes a file of a blob, unless there is one that has just these bytes.
-func (t *Turns) keepFile(b Blob, data []byte) error {
-	if have, err := os.ReadFile(t.path(b)); err == nil && bytes.Equal(have, data) {
-		return nil
-	}
-	t.file.Lock()
-	defer t.file.Unlock()
-	if err := t.s.space.check(); err != nil {
-		return err
-	}
-	if err := os.Mkdir(t.dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return err
-	}
-	tmp := filepath.Join(t.dir, tempBlob)
-	err := t.writeFile(tmp, data)
-	if err == nil {
-		err = os.Rename(tmp, t.path(b))
-	}
-	if err != nil {
-		_ = os.Remove(tmp)
-		return err
-	}
-	return nil
-}
-
-func (t *Turns) writeFile(name string, data []byte) error {
-	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(data)
-	if err == nil && t.sync {
-		err = f.Sync()
-	}
-	return errors.Join(err, f.Close())
-}
-
-func (t *Turns) readFile(b Blob, _ sum) ([]byte, error) {
-	data, err := os.ReadFile(t.path(b))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, missingBlob(b)
-	}
-	return data, err
-}
-
-// sweepFiles removes blobs that are files.
-func (t *Turns) sweepFiles(ctx context.Context, needed map[sum]struct{}) (n int, freed int64, err error) {
-	entries, err := os.ReadDir(t.dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return 0, 0, nil
-	}
-	for _, e := range entries {
-		if err != nil || ctx.Err() != nil {
-			return n, freed, errors.Join(err, ctx.Err())
-		}
-		s, size, ok := Blob(e.Name()).parse()
-		if _, need := needed[s]; !ok || need {
-			continue
-		}
-		err = t.remove(func(unused func(sum) bool) error {
-			if !unused(s) {
-				return nil
-			}
-			n, freed = n+1, freed+size
-			return os.Remove(filepath.Join(t.dir, e.Name()))
-		})
-	}
-	return n, freed, err
 }

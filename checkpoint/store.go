@@ -81,6 +81,7 @@ func Open(dir string, o Options) (*Store, error) {
 		lock.Close()
 		return nil, err
 	}
+	_ = os.Remove(filepath.Join(s.turns.dir, tempBlob)) // a death may have left it; the next one that is written takes its place anyway
 	return s, nil
 }
 
@@ -839,17 +840,15 @@ func (s *Store) loadAliases() error {
 	})
 }
 
-// Bytes gives the room that the database takes on disk. Badger's own figure is a minute old, and counts what its sparse
+// Bytes gives the room that the database and the blobs of turns take on disk. Badger's own figure is a minute old, and counts what its sparse
 // files could hold.
 func (s *Store) Bytes() int64 {
-	dir := filepath.Join(s.dir, "db")
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return 0
-	}
 	var total int64
-	for _, e := range entries {
-		total += allocated(filepath.Join(dir, e.Name()))
+	for _, dir := range []string{filepath.Join(s.dir, "db"), s.turns.dir} {
+		entries, _ := os.ReadDir(dir)
+		for _, e := range entries {
+			total += allocated(filepath.Join(dir, e.Name()))
+		}
 	}
 	return total
 }

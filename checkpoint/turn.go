@@ -56,7 +56,7 @@ type TurnError struct {
 // TurnState says what a state holds, and in which blobs.
 type TurnState struct {
 	Messages  int            `json:"messages"`            // how many
-	Pages     []Blob         `json:"pages,omitempty"`     // lists of the blobs of messages, in order
+	Pages     []Blob         `json:"pages,omitempty"`     // lists of the blobs of messages, in order; see EncodePage
 	Artifacts []TurnArtifact `json:"artifacts,omitempty"` // in order
 	Custom    *Blob          `json:"custom,omitempty"`
 	Bindings  *Blob          `json:"bindings,omitempty"`

@@ -1,13 +1,14 @@
 package checkpoint
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"path/filepath"
 	"slices"
 	"sync"
 
+	"github.com/hyperfs/hyperfs/internal/crash"
 	"github.com/hyperfs/hyperfs/internal/errs"
 )
 
@@ -19,20 +20,22 @@ const turnChunk = 256
 
 // Turns are the records of turns, and the blobs that their states are made of. Its methods may be called concurrently.
 //
-// A blob that no record names may be removed at any time, unless somebody uses the blobs: whoever keeps blobs calls Using before, and its end after the
-// record that names them is committed.
+// A blob that no record names may be removed at any time, unless somebody uses the blobs: whoever keeps some calls Using before, and its end after the
+// record that names them is committed. What is not kept again but taken from the record of another turn is safe as long as that one is there: so nobody deletes it before
+// the new record is committed.
 type Turns struct {
-	s    *Store
-	dir  string // see turnsName
-	sync bool   // files reach the disk before Keep returns
+	s      *Store
+	dir    string // see turnsName
+	sync   bool   // files reach the disk before Keep returns
+	stored storedBlobs
+
+	sweep sync.Mutex // held by whoever removes blobs, or counts on it that none are; before mu
+	file  sync.Mutex // held while a file is written: the name that it has meanwhile is the same for all
 
 	mu       sync.Mutex       // guards what follows; held while blobs are removed, so that nobody finds one that is about to go
 	users    int              // calls of Using that have not ended
-	sweeping bool             // there is one sweep at a time; see sweep
+	sweeping bool             // so it is with a sweep
 	held     map[sum]struct{} // what was kept since there were no users and no sweep
-
-	sweep sync.Mutex // held by a sweep; before mu
-	file  sync.Mutex // held while a file is written: the name that it has meanwhile is the same for all
 }
 
 func newTurns(s *Store, syncs bool) *Turns {
@@ -151,20 +154,18 @@ func (t *Turns) release() {
 	}
 }
 
-// Keep makes blobs safe, and gives their names, in the same order. What is there already is not written again. An error says nothing of the others. CAPACITY says
-// that the disk is full. The slices are not kept.
+// Keep makes blobs safe, and gives their names, in the same order. What is there already is not written again, unless it is damaged. After an error, some of them may be
+// there. CAPACITY says that the disk is full. It keeps none of the slices.
 func (t *Turns) Keep(blobs ...[]byte) ([]Blob, error) {
 	defer t.Using()()
 	sums := sumAll(blobs)
-	t.mu.Lock()
-	for _, s := range sums {
-		t.held[s] = struct{}{}
-	}
-	t.mu.Unlock()
-	err := t.keepSmall(blobs, sums)
+	t.hold(sums)
 	names := make([]Blob, len(blobs))
 	for i, b := range blobs {
 		names[i] = blobOf(sums[i], int64(len(b)))
+	}
+	err := t.keepSmall(blobs, sums)
+	for i, b := range blobs {
 		if err == nil && len(b) > smallMax {
 			err = t.keepFile(names[i], b)
 		}
@@ -172,7 +173,16 @@ func (t *Turns) Keep(blobs ...[]byte) ([]Blob, error) {
 	if err != nil {
 		return nil, errs.Ensure("keep state of turn", "", err)
 	}
+	crash.Point("turn-kept")
 	return names, nil
+}
+
+func (t *Turns) hold(sums []sum) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, s := range sums {
+		t.held[s] = struct{}{}
+	}
 }
 
 // Read gives the bytes of a blob. INTEGRITY says that it is missing or damaged.
@@ -192,78 +202,6 @@ func (t *Turns) Read(b Blob) ([]byte, error) {
 	return data, errs.Ensure("read state of turn", string(b), err)
 }
 
-// readSmall gives a blob of the database.
-func (t *Turns) readSmall(b Blob, s sum) (data []byte, err error) {
-	var ok bool
-	err = t.s.Get(func(tx *Tx) (err error) {
-		ok, err = tx.get(blobKey(s), func(v []byte) error { data = append(make([]byte, 0, len(v)), v...); return nil })
-		return err
-	})
-	if err == nil && !ok {
-		err = missingBlob(b)
-	}
-	return data, err
-}
-
-func missingBlob(b Blob) error {
-	return errs.New(errs.Integrity, "read state of turn", string(b), "it is missing")
-}
-
-// keepSmall puts blobs into the database that are not there.
-func (t *Turns) keepSmall(blobs [][]byte, sums []sum) error {
-	missing, err := t.missing(blobs, sums)
-	if err != nil {
-		return err
-	}
-	var writes []write
-	bytes := 0
-	flush := func() error {
-		if len(writes) == 0 {
-			return nil
-		}
-		if err := t.s.space.check(); err != nil {
-			return err
-		}
-		err := t.s.commit(writes)
-		writes, bytes = nil, 0
-		return err
-	}
-	for _, i := range missing {
-		w := write{key: blobKey(sums[i]), value: slices.Clone(blobs[i])}
-		n := len(w.key) + len(w.value)
-		if bytes+n > keepChunk {
-			if err := flush(); err != nil {
-				return err
-			}
-		}
-		writes, bytes = append(writes, w), bytes+n
-	}
-	return flush()
-}
-
-// missing gives the indexes of the small blobs that the database does not have as they are, each content once.
-func (t *Turns) missing(blobs [][]byte, sums []sum) (list []int, err error) {
-	seen := make(map[sum]struct{}, len(sums))
-	err = t.s.Get(func(tx *Tx) error {
-		for i, b := range blobs {
-			if _, ok := seen[sums[i]]; ok || len(b) > smallMax {
-				continue
-			}
-			seen[sums[i]] = struct{}{}
-			same := false
-			_, err := tx.get(blobKey(sums[i]), func(v []byte) error { same = bytes.Equal(v, b); return nil })
-			if err != nil {
-				return err
-			}
-			if !same {
-				list = append(list, i)
-			}
-		}
-		return nil
-	})
-	return list, err
-}
-
 // Sweep removes the blobs that no record of a turn names, by itself or by a page, and that nobody uses. Others may keep blobs meanwhile. Where a record or a page
 // can't be read, it removes nothing, and fails with INTEGRITY.
 func (t *Turns) Sweep(ctx context.Context) (blobs int, freed int64, err error) {
@@ -271,16 +209,15 @@ func (t *Turns) Sweep(ctx context.Context) (blobs int, freed int64, err error) {
 	defer t.sweep.Unlock()
 	t.begin()
 	defer t.end()
+	defer t.s.Urgent()()
 	needed, err := t.needed(ctx)
 	if err != nil {
 		return 0, 0, errs.Ensure("free states of turns", "", err)
 	}
 	blobs, freed, err = t.sweepSmall(ctx, needed)
 	if err == nil {
-		var n int
-		var bytes int64
-		n, bytes, err = t.sweepFiles(ctx, needed)
-		blobs, freed = blobs+n, freed+bytes
+		n, bytes, e := t.sweepFiles(ctx, needed)
+		blobs, freed, err = blobs+n, freed+bytes, e
 	}
 	return blobs, freed, errs.Ensure("free states of turns", "", err)
 }
@@ -349,46 +286,55 @@ func (t *Turns) Page(p Blob) ([]Blob, error) {
 	return list, nil
 }
 
-// sweepSmall removes blobs from the database.
-func (t *Turns) sweepSmall(ctx context.Context, needed map[sum]struct{}) (n int, freed int64, err error) {
-	type blob struct {
-		sum
-		size int64
-	}
-	var extra []blob
-	err = t.s.View(func(tx *Tx) error {
-		return tx.eachSize([]byte{keyBlob}, func(key []byte, size int64) error {
-			s, ok := sumOfKey(key)
-			if _, need := needed[s]; ok && !need {
-				extra = append(extra, blob{s, size})
-			}
-			return ctx.Err()
-		})
-	})
-	if err != nil {
-		return 0, 0, err
-	}
-	for some := range slices.Chunk(extra, turnChunk) {
-		var writes []write
-		err := t.remove(func(unused func(sum) bool) error {
-			for _, b := range some {
-				if unused(b.sum) {
-					writes = append(writes, write{key: blobKey(b.sum), deleted: true})
-					n, freed = n+1, freed+b.size
-				}
-			}
-			return t.s.commit(writes)
-		})
-		if err != nil {
-			return n, freed, err
-		}
-	}
-	return n, freed, nil
-}
-
 // remove runs fn while nobody can find a blob: fn asks which are not in use, and removes them.
 func (t *Turns) remove(fn func(unused func(sum) bool) error) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return fn(func(s sum) bool { _, held := t.held[s]; return !held })
+}
+
+// Check calls found for every record of a turn that can't be read, and for every blob that is missing or damaged. It reads all of them.
+func (t *Turns) Check(ctx context.Context, found func(where, what string)) error {
+	t.sweep.Lock()
+	defer t.sweep.Unlock()
+	all, damaged, err := t.All()
+	if err != nil {
+		return err
+	}
+	for _, d := range damaged {
+		found(d.ID, d.Err.Error())
+	}
+	checked := map[Blob]bool{}
+	check := func(r *Turn, b Blob) {
+		if checked[b] {
+			return
+		}
+		checked[b] = true
+		if _, err := t.Read(b); err != nil {
+			found(r.ID, fmt.Sprintf("the state of the turn can't be had: %v", err))
+		}
+	}
+	for i := range all {
+		r := &all[i]
+		for _, p := range r.State.Pages {
+			if checked[p] {
+				continue
+			}
+			checked[p] = true
+			list, err := t.Page(p)
+			if err != nil {
+				found(r.ID, fmt.Sprintf("the state of the turn can't be had: %v", err))
+			}
+			for _, b := range list {
+				check(r, b)
+			}
+		}
+		for _, b := range r.State.Blobs() {
+			check(r, b)
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
