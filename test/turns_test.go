@@ -198,7 +198,7 @@ var failingTurns = []struct {
 	{name: "error", then: func(context.Context, *session.Turn) error { return errSeeded }, is: func(err error) bool { return err == errSeeded }},
 	{name: "panic", then: func(context.Context, *session.Turn) error { panic(errSeeded) }, is: func(err error) bool {
 		var p *session.PanicError
-		return errors.As(err, &p) && errors.Is(err, errSeeded) && strings.Contains(string(p.Stack), "failingTurns")
+		return errors.As(err, &p) && errors.Is(err, errSeeded) && strings.Contains(string(p.Stack), "turns_test.go")
 	}},
 	{name: "panic with nil", then: func(context.Context, *session.Turn) error { panic(nil) }, is: func(err error) bool {
 		var p *session.PanicError
@@ -522,7 +522,7 @@ func TestAnOlderTurnIsResumedInABranch(t *testing.T) {
 	_, err = session.RunTurns(ctx, r, inputs(scripted{says: "one", does: "echo 1 >n"}, scripted{says: "two", does: "echo 2 >n; rm src/two"}), a.turn)
 	must(t, err)
 	one, two := a.began[0], a.began[1]
-	fork, err := session.NewRunner(ctx, s.Session, session.RunnerOptions{From: one.ID(), Fork: "other way"})
+	fork, err := session.NewRunner(ctx, s.Session, session.RunnerOptions{From: one.ID(), Fork: "a/b"})
 	if err == nil {
 		_, err = session.RunTurns(ctx, fork, inputs(0), func(context.Context, *session.Turn, int) (session.TurnResult, error) {
 			return session.TurnResult{}, nil
