@@ -733,3 +733,49 @@ func TestTheExampleOfAnAgentWorks(t *testing.T) {
 	}
 	script(t, ws, nil, `test "$(sh sum 2 3)" = 5; test "$(sh product 2 3)" = 6; test ! -e fast; test "$(wc -l <check)" = 2`)
 }
+
+// What a turn was given is in the daemon's memory. One that ends in order keeps it for the next; after kill -9 the turn can't complete any more, and fails.
+func TestATurnOutlivesItsDaemonOrFails(t *testing.T) {
+	t.Parallel()
+	bin, err := checked.path()
+	must(t, err)
+	for _, killed := range []bool{false, true} {
+		t.Run(fmt.Sprint("killed ", killed), func(t *testing.T) {
+			t.Parallel()
+			s := openTried(t, session.Config{Program: bin, Backend: session.BackendScan, KeepDaemon: true})
+			ctx := context.Background()
+			t.Cleanup(func() {
+				_, err := checked.run(nil, "-C", s.dir, "unmount")
+				must(t, err)
+			})
+			r, err := session.NewRunner(ctx, s.Session, session.RunnerOptions{Conversation: "c"})
+			must(t, err)
+			before := s.capture()
+			result, err := session.RunTurns(ctx, r, inputs(session.Message{Role: "user", Content: "kept"}), func(ctx context.Context, turn *session.Turn, _ session.Message) (session.TurnResult, error) {
+				if _, err := turn.Exec(ctx, shell(damage)); err != nil {
+					return session.TurnResult{}, err
+				}
+				d, err := s.Diagnostics(ctx)
+				must(t, err)
+				if killed {
+					script(t, "/", nil, fmt.Sprintf("kill -9 %d; while kill -0 %[1]d 2>/dev/null; do sleep 0.01; done", d.Daemon.PID))
+				} else if _, err := checked.run(nil, "-C", s.dir, "unmount"); err != nil {
+					t.Error(err)
+				}
+				_, err = checked.run(nil, "serve", s.dir)
+				must(t, err)
+				return session.TurnResult{FinishReason: "stop"}, nil
+			})
+			if err != nil || (result.LastError != nil) != killed || (result.LastFinishReason == turn.ReasonFailed) != killed {
+				t.Fatalf("%+v, %v", result, err)
+			}
+			diff := treestate.Diff(before, s.capture())
+			if killed && len(diff) > 0 {
+				t.Errorf("the files are not what they were:\n\t%s", strings.Join(diff, "\n\t"))
+			}
+			if !killed && (len(diff) == 0 || len(result.LastGoodState.Messages) != 1) {
+				t.Errorf("%d files have changed, and the state is %+v", len(diff), result.LastGoodState)
+			}
+		})
+	}
+}
