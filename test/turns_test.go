@@ -115,23 +115,33 @@ func inputs[I any](list ...I) <-chan I {
 	return ch
 }
 
-func TestATurnThatFailsGivesFilesAndConversationBackTogether(t *testing.T) {
-	t.Parallel()
+// installed is the conversation of an agent that installs packages of npm, whose update goes wrong.
+func installed(t *testing.T) (steps []scripted, env []string) {
+	t.Helper()
 	for _, name := range []string{"npm", "node"} {
 		if _, err := exec.LookPath(name); err != nil {
 			missing(t, err.Error())
 		}
 	}
 	packages := t.TempDir()
-	env := append(toolEnv(t, false), "npm_config_update_notifier=false", "npm_config_offline=true", "npm_config_audit=false", "npm_config_fund=false",
+	env = append(toolEnv(t, false), "npm_config_update_notifier=false", "npm_config_offline=true", "npm_config_audit=false", "npm_config_fund=false",
 		"npm_config_cache="+filepath.Join(packages, "cache"), "P="+packages)
 	script(t, packages, env, packagesSetup)
-	steps := []scripted{
+	return []scripted{
 		{says: "install", does: `echo '{"name":"project","version":"1.0.0"}' >package.json; npm install "$P/kept-1.0.0.tgz" "$P/many-1.0.0.tgz"; echo 1 >src/one`},
 		{says: "update", does: `npm install --foreground-scripts "$P/many-2.0.0.tgz"; grep -q patched node_modules/kept/lib/k320.js; ` + damage, fails: errSeeded},
 		{says: "repair", does: `test "$(node -p 'require("./node_modules/many/lib/f7.js")')" = 7; ! grep -q patched node_modules/kept/lib/k320.js; echo 3 >src/three`},
-	}
-	eachConnection(t, func(t *testing.T, s *tried, _ bool) {
+	}, env
+}
+
+func TestATurnThatFailsGivesFilesAndConversationBackTogether(t *testing.T) {
+	t.Parallel()
+	eachConnection(t, func(t *testing.T, s *tried, mounts bool) {
+		steps := []scripted{{says: "install", does: "mkdir -p d/e; echo 1 >src/one"}, {says: "update", does: damage, fails: errSeeded}, {says: "repair", does: "rm -r d; echo 3 >src/three"}}
+		var env []string
+		if mounts {
+			steps, env = installed(t)
+		}
 		ctx := context.Background()
 		a := &agent{tried: s, env: env, states: map[string]asOf{}}
 		r, err := session.NewRunner(ctx, s.Session, session.RunnerOptions{Conversation: "fix", Agent: "builder"})
