@@ -193,8 +193,11 @@ func TestTheFirstTurnCanFailToo(t *testing.T) {
 	if r.LastGood != "" || r.State == nil || len(r.State.Messages) != 0 {
 		t.Errorf("%+v", r)
 	}
-	h.close() // which waits for what is done in the background
+	h.close()
 	h.open()
+	if _, err := h.Collect(ctx); err != nil { // if it was not done in the background before
+		t.Fatal(err)
+	}
 	if s := h.checkpointStatus(b.Base); s == checkpoint.Active {
 		t.Errorf("the checkpoint that it began with is %s", s)
 	}
