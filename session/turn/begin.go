@@ -44,6 +44,7 @@ func (e *Engine) Begin(ctx context.Context, o BeginOptions) (Begun, error) {
 		return Begun{Settled: settled}, err
 	}
 	e.announce(EventBegun, t.ID, b.record)
+	e.dropServed()
 	begun := Begun{Turn: b.record, Rollback: b.rollback, Settled: settled}
 	if !o.NoState {
 		if begun.State, err = b.state.load(e.turns, t.Conversation); err != nil {

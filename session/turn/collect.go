@@ -11,18 +11,43 @@ import (
 
 // tidy does in the background what is to be done after a turn has ended: the checkpoint that it began with, if it was made for that, is of no more use, and old turns
 // are collected when there are some.
+//
+// After a completed turn, the first waits for the next one to begin: a drop begins an epoch, so that it would not be known any more that nothing has changed
+// since the turn, and that one would need a checkpoint of its own to begin with.
 func (e *Engine) tidy(r Turn) {
+	if r.Status == checkpoint.TurnCompleted {
+		e.mu.Lock()
+		e.served = append(e.served, r.Base)
+		e.mu.Unlock()
+	}
 	e.inBackground(func(ctx context.Context) {
-		e.dropBase(ctx, r)
+		if r.Status != checkpoint.TurnCompleted {
+			e.dropBase(ctx, r.Base)
+		}
 		if e.keep > 0 && e.excess(r.Conversation) > e.keep/8 {
 			_, _ = e.Collect(ctx) // the next one tries again
 		}
 	})
 }
 
-// dropBase drops the checkpoint that Begin has made, unless another turn would go back to it.
-func (e *Engine) dropBase(ctx context.Context, r Turn) {
-	c, err := e.w.Get(r.Base)
+// dropServed drops in the background what completed turns began with.
+func (e *Engine) dropServed() {
+	e.mu.Lock()
+	served := e.served
+	e.served = nil
+	e.mu.Unlock()
+	if len(served) > 0 {
+		e.inBackground(func(ctx context.Context) {
+			for _, id := range served {
+				e.dropBase(ctx, id)
+			}
+		})
+	}
+}
+
+// dropBase drops a checkpoint that Begin has made, unless another turn would go back to it.
+func (e *Engine) dropBase(ctx context.Context, id string) {
+	c, err := e.w.Get(id)
 	if err == nil && c.CreatedBy == CreatedByBegin && c.Status == checkpoint.Active && !e.isBase(c.ID) {
 		_ = e.w.Drop(ctx, c.ID) // it does no harm; Collect tries again
 	}

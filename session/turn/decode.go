@@ -42,6 +42,9 @@ func wrong(at, format string, args ...any) error {
 }
 
 func (d decoder) expected(at, what string) error {
+	if d.r.Kind() == 0 {
+		return wrong("body", "the JSON ends too early")
+	}
 	return wrong(at, "%s is expected, not %s", what, kind(d.r.Kind()))
 }
 

@@ -52,6 +52,7 @@ type Engine struct {
 	byID    map[string]*entry
 	list    []*entry          // in the order in which they began
 	busy    map[string]*entry // by where they work: those that are to begin, are pending, or are not settled
+	served  []string          // checkpoints that completed turns began with: see tidy
 	refused []string          // IDs that must not begin any more: see Abort; the last is the newest
 	damaged []checkpoint.Damaged
 	failure error // of reading the records; nothing works then

@@ -77,9 +77,9 @@ type BeginOptions struct {
 // Begun is a turn that has begun.
 type Begun struct {
 	Turn
-	State    *State                  `json:"state,omitempty"`    // what it begins with
-	Rollback *overlay.RollbackResult `json:"rollback,omitempty"` // of the files, where From asked for it
-	Settled  []Turn                  `json:"settled,omitempty"`  // earlier turns whose owners were gone, and which were ended
+	State    *State                  `json:"state,omitempty"`         // what it begins with
+	Rollback *overlay.RollbackResult `json:"rollback,omitempty"`      // of the files, where From asked for it
+	Settled  []Turn                  `json:"settled_turns,omitempty"` // earlier turns whose owners were gone, and which were ended
 }
 
 // Update changes the state of a pending turn, all or nothing, in the order of the fields. What it changes is kept if the turn completes. JSON is kept byte for byte, but for
