@@ -207,19 +207,23 @@ func TestExceptionsEndAProgramAndNotItsSession(t *testing.T) {
 		for code, want := range map[string]string{
 			s.pick("let before = 1; throw new TypeError('wrong')", "before = 1\nraise TypeError('wrong')"): "TypeError: wrong",
 			s.pick("function f() { null.x }\nf()", "def f(): return [][1]\nf()"):                           s.pick("TypeError", "IndexError"),
-			s.pick("let = = 1", "1 = = 2"):                                                                            "SyntaxError",
-			s.pick("}); (() => {", "return"):                                                                          "SyntaxError",
-			s.pick("await Promise.reject(new RangeError('far'))", "raise SystemExit(3)"):                              s.pick("RangeError: far", "SystemExit: 3"),
-			s.pick("throw {message: 'plain'}", "raise KeyboardInterrupt('plain')"):                                    s.pick("Error: plain", "KeyboardInterrupt: plain"),
-			s.pick("throw 'text'", "class Odd(Exception):\n    def __str__(self): raise ValueError\nraise Odd"):       s.pick("string: text", "Odd"),
-			s.pick("const r = () => r(); r()", "def r(): return r()\nr()"):                                            s.pick("RangeError", "RecursionError"),
-			s.pick("throw new Proxy({}, {get() { throw 1 }})", "raise type('E', (Exception,), {'__module__': None})"): s.pick("", "E"),
+			s.pick("let = = 1", "1 = = 2"):                                                                                   "SyntaxError",
+			s.pick("}); (() => {", "return"):                                                                                 "SyntaxError",
+			s.pick("await Promise.reject(new RangeError('far'))", "raise SystemExit(3)"):                                     s.pick("RangeError: far", "SystemExit: 3"),
+			s.pick("throw {message: 'plain'}", "raise KeyboardInterrupt('plain')"):                                           s.pick("Error: plain", "KeyboardInterrupt: plain"),
+			s.pick("throw 'text'", "class Odd(Exception):\n    def __str__(self): raise ValueError\nraise Odd"):              s.pick("string: text", "Odd"),
+			s.pick("eval(1); let deep = '['.repeat(1e6); JSON.parse(deep + deep)", "import json\njson.loads('[' * 1000000)"): s.pick("", "RecursionError"),
+			s.pick("const r = () => r(); r()", "def r(): return r()\nr()"):                                                   s.pick("RangeError", "RecursionError"),
+			s.pick("throw new Proxy({}, {get() { throw 1 }})", "raise type('E', (Exception,), {'__module__': None})"):        s.pick("", "E"),
 		} {
 			if p := s.fails(code); !strings.HasPrefix(p.Error(), want) {
 				t.Errorf("%s gives %q", code, p.Error())
 			}
 		}
 		s.is("before", "1")
+		s.fails(s.pick("const deep = () => deep(); deep()", "deep = lambda: deep()\ndeep()"))
+		s.is(s.pick("await Promise.resolve(3)", "3"), "3")
+		s.fails(strings.Repeat(s.pick("(", "["), 200000))
 		if p := s.fails(s.pick("function g() { throw new Error('here') }\n\ng()", "def g():\n    raise ValueError('here')\ng()")); !strings.Contains(p.Stack, s.pick("run-", "<run ")) || !strings.Contains(p.Stack, "g") {
 			t.Errorf("the stack is %q", p.Stack)
 		}

@@ -219,7 +219,7 @@ def _driver():
         return dumps({"names": done})
 
     def snapshot(m):
-        found = sorted(n for n in set(names) - baseline - set(m.get("names") or ()) if type(n) is str and n.isidentifier())
+        found = sorted(n for n in set(names) - baseline - set(m.get("names") or ()) if type(n) is str and n.isidentifier() and not (n.startswith("__") and n.endswith("__")))
         return '{"entries":[%s]}' % ",".join(entry(names[n], limits["entry"], n) for n in found)
 
     operations = {

@@ -29,7 +29,13 @@ func (e *engine) Execute(ctx context.Context, code string) (r runtime.Result, er
 	err = e.within(ctx, func() error {
 		e.runs++
 		name := fmt.Sprintf("run-%d", e.runs)
-		text, err := rewrite(name, code)
+		var text string
+		var err error
+		if nesting(code, false) > maxNesting {
+			err = fmt.Errorf("more than %d brackets are nested", maxNesting)
+		} else {
+			text, err = rewrite(name, code)
+		}
 		if err == nil {
 			_, err = goja.Compile(name, text, false)
 		}
