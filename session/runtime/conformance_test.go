@@ -239,6 +239,7 @@ func TestAnEndlessProgramIsInterrupted(t *testing.T) {
 		if s.run("kept > 1") != "true" {
 			t.Error("it has not run, or its variables are gone")
 		}
+		s.is(s.pick("await Promise.resolve(3)", "3"), "3")
 		ctx, cancel := context.WithCancelCause(background)
 		told := make(chan struct{})
 		must(t, s.SetGlobals(background, map[string]any{"wait": runtime.Func(func(ctx context.Context, _ []json.RawMessage) (any, error) {
@@ -278,6 +279,12 @@ func TestAProgramThatCannotBeInterruptedEndsItsSession(t *testing.T) {
 			t.Fatalf("it gives %v", err)
 		}
 		<-s.Done()
+		if s.name == "goja" { // nor is that which has awaited something
+			async := s.subject.start(t, runtime.Limits{})
+			if _, err := async.Execute(soon(t), "await null; for (;;) ;"); !errors.As(err, &death) {
+				t.Errorf("a loop behind an await gives %v", err)
+			}
+		}
 		if err := s.SetGlobals(background, map[string]any{"x": 1}); !errors.As(err, &death) || !errors.As(s.Err(), &death) {
 			t.Errorf("afterwards it gives %v, %v", err, s.Err())
 		}

@@ -33,7 +33,7 @@ type engine struct {
 	vm                     *goja.Runtime
 	operations             *goja.Object
 	parse, encode, explain goja.Callable
-	hostError              goja.Callable
+	hostError, probe       goja.Callable
 
 	turn  chan struct{} // has room for who has a call under way
 	ended chan struct{}
@@ -142,6 +142,11 @@ func (e *engine) prepare() error {
 		return err
 	}
 	e.hostError, _ = goja.AssertFunction(v)
+	v, err = vm.RunString(`(async (f) => { await null; f() })`)
+	if err != nil {
+		return err
+	}
+	e.probe, _ = goja.AssertFunction(v)
 	names, err := e.operate("reserved")
 	if err != nil {
 		return err
@@ -394,14 +399,28 @@ func (e *engine) guarded(fn func() error) (err error) {
 	}
 	var threw *goja.Exception
 	var deep *goja.StackOverflowError
+	var stopped *goja.InterruptedError
+	if errors.As(err, &stopped) || errors.As(err, &deep) {
+		e.vm.ClearInterrupt()
+		if e.stuck() {
+			e.end(runtime.Died(fmt.Errorf("in the middle of an asynchronous function, which the engine can't leave: %w", err)))
+		}
+	}
 	switch {
 	case errors.As(err, &deep):
-		_, _ = e.vm.RunString("0") // the engine clears what is left of the calls at the end of the next run, whose promises would be stuck
 		return runtime.Threw(&runtime.ProgramError{Name: "RangeError", Message: fmt.Sprintf("more than %d calls are nested", maxDepth)})
 	case errors.As(err, &threw):
 		return runtime.Threw(e.exception(threw.Value()))
 	}
 	return err
+}
+
+// stuck reports whether promises are not settled any more: of an asynchronous function that was ended, the engine keeps the frames, and does what is to be done at the
+// end of a run only where there are none.
+func (e *engine) stuck() bool {
+	settled := false
+	_, err := e.probe(nil, e.vm.ToValue(func() { settled = true }))
+	return err != nil || !settled
 }
 
 // judge makes the error of a request out of what the run gave.

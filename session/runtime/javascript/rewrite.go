@@ -12,7 +12,7 @@ import (
 	"github.com/dop251/goja/token"
 )
 
-// The body of an asynchronous function is what a program becomes.
+// The body of a function is what a program becomes: of an asynchronous one where it awaits something itself. All are read as that.
 const (
 	opening = "(async () => {"
 	closing = "\n})()"
@@ -25,6 +25,7 @@ type rewriting struct {
 	names     []string
 	functions []string
 	edits     []edit
+	awaits    bool
 }
 
 // edit replaces the text between two offsets.
@@ -188,6 +189,8 @@ func (r *rewriting) enter(node any) bool {
 	switch n := node.(type) {
 	case *ast.FunctionLiteral, *ast.ArrowFunctionLiteral, *ast.ClassLiteral:
 		return false
+	case *ast.AwaitExpression:
+		r.awaits = true
 	case *ast.VariableStatement:
 		r.bindings(at(n.Var), "var", n.List, "0,")
 	case *ast.ForStatement:
@@ -235,7 +238,11 @@ func (r *rewriting) last(s ast.Statement) {
 // apply makes the edits.
 func (r *rewriting) apply(strict bool) string {
 	var b strings.Builder
-	b.WriteString(opening)
+	if r.awaits {
+		b.WriteString(opening)
+	} else {
+		b.WriteString(strings.Replace(opening, "async ", "", 1))
+	}
 	if strict {
 		b.WriteString(`"use strict";`)
 	}
