@@ -26,11 +26,12 @@ type scanner struct {
 	also *manifest // another one that contents may be those of, whatever holes they have; may be nil
 	save bool      // contents that neither has are saved
 
-	out     *manifest
-	top     stat // of the workspace itself
-	groups  map[inode]int32
-	byInode func() map[inode]int32 // of base
-	buf     []byte
+	out    *manifest
+	top    stat // of the workspace itself
+	groups map[inode]int32
+	inBase func() map[inode]int32 // the inodes of base
+	inAlso func() map[inode]int32
+	buf    []byte
 
 	mu    sync.Mutex     // guards what follows
 	saved []strategy.Ref // by this scan
@@ -41,12 +42,7 @@ type scanner struct {
 func (w *Workspace) scan(ctx context.Context, base, also *manifest, save bool) (m *manifest, saved []strategy.Ref, err error) {
 	for range tries {
 		s := &scanner{ctx: ctx, w: w, base: base, also: also, save: save, groups: map[inode]int32{}, gone: map[int32]bool{}, buf: make([]byte, 64<<10)}
-		s.byInode = sync.OnceValue(func() map[inode]int32 {
-			if base == nil {
-				return nil
-			}
-			return base.inodes()
-		})
+		s.inBase, s.inAlso = sync.OnceValue(base.inodes), sync.OnceValue(also.inodes)
 		err = s.run()
 		if e := w.lifts.done(); err == nil {
 			err = e
@@ -120,6 +116,12 @@ func (s *scanner) finish() error {
 	}
 	s.out.remove(s.gone)
 	s.out.closeDirs()
+	for i := range s.out.entries {
+		e := &s.out.entries[i]
+		if f := &s.out.entries[e.first]; f.ref.Name == "" && e.ref.Size == f.size {
+			f.ref = e.ref
+		}
+	}
 	for i := range s.out.entries {
 		e := &s.out.entries[i]
 		if e.first == int32(i) {
@@ -253,7 +255,7 @@ func (s *scanner) name(d dir, parent int32, j *job, old, also cursor) (read bool
 		if first, ok := s.groups[e.inode()]; ok {
 			e.first = first
 			s.out.entries = append(s.out.entries, e)
-			return false, nil
+			return !s.save && couldHold(j.also, &e.stat), nil // which no manifest may have under its first name
 		}
 		s.groups[e.inode()] = j.i
 	}
@@ -534,21 +536,31 @@ func (s *scanner) find(j job, f *os.File, st *stat) (strategy.Ref, error) {
 // candidates are entries that may have the same content. What a rollback wants comes first: the backup of the same bytes that the
 // other manifest has may not be known to be of the same.
 func (s *scanner) candidates(j job, st *stat) []*entry {
-	all := make([]*entry, 0, 3)
-	moved := (*entry)(nil)
-	if i, ok := s.byInode()[st.inode()]; ok {
-		moved = s.base.at(i)
-	}
-	for _, c := range []*entry{j.also, j.old, moved} {
-		if c == nil || c.ref.Name == "" || c.ref.Size != st.size {
-			continue
-		}
-		if s.save && s.also == nil && !sameHoles(&c.stat, st) {
+	all := make([]*entry, 0, 4)
+	for _, c := range []*entry{j.also, byInode(s.also, s.inAlso, st), j.old, byInode(s.base, s.inBase, st)} {
+		if !couldHold(c, st) || s.save && s.also == nil && !sameHoles(&c.stat, st) {
 			continue
 		}
 		all = append(all, c)
 	}
 	return all
+}
+
+// byInode gives what a manifest, whose inodes are in, has of an inode; nil if it has none or is nil.
+func byInode(m *manifest, in func() map[inode]int32, st *stat) *entry {
+	if m == nil {
+		return nil
+	}
+	i, ok := in()[st.inode()]
+	if !ok {
+		return nil
+	}
+	return m.at(i)
+}
+
+// couldHold reports whether c, which may be nil, has a backup that may be the content of what st describes.
+func couldHold(c *entry, st *stat) bool {
+	return c != nil && st.isRegular() && st.size > 0 && c.ref.Name != "" && c.ref.Size == st.size
 }
 
 // holeTolerance is how many blocks of 512 bytes a file may have more than another one with the same holes: filesystems
