@@ -9,6 +9,7 @@ import (
 	"github.com/hyperfs/hyperfs/internal/errs"
 	"github.com/hyperfs/hyperfs/internal/ignore"
 	"github.com/hyperfs/hyperfs/overlay"
+	"github.com/hyperfs/hyperfs/strategy"
 )
 
 // What the patterns ignore is not walked, and is in no manifest. Every manifest has the patterns that it was made under, and the tracked paths that were looked at
@@ -92,9 +93,12 @@ func (w *Workspace) addTracked(ctx context.Context, id string, paths []string) e
 	if err == nil {
 		err = w.writeManifest(id, with)
 	}
-	if err != nil {
-		w.discard(saved)
+	if err == nil { // of what was not there at the time of the checkpoint it needs nothing
+		saved = slices.DeleteFunc(saved, func(r strategy.Ref) bool {
+			return slices.ContainsFunc(with.entries, func(e entry) bool { return e.ref.Name == r.Name })
+		})
 	}
+	w.discard(saved)
 	return err
 }
 
