@@ -3,6 +3,7 @@ package scan
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io/fs"
 	"os"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/hyperfs/hyperfs/internal/errs"
 	"github.com/hyperfs/hyperfs/internal/ignore"
+	"github.com/hyperfs/hyperfs/internal/testfs"
 	"github.com/hyperfs/hyperfs/internal/treestate"
 	"github.com/hyperfs/hyperfs/overlay"
 	"pgregory.net/rapid"
@@ -27,8 +29,10 @@ var maybeTracked = []string{"c/a", "c/b/a", "a/b/c", "d", "b/d", "a/d/d"}
 // TestRandomIgnoredPathsAreLeft compares, after a rollback, what is protected with what was there at the checkpoint, and what is ignored with what was there
 // before the rollback.
 func TestRandomIgnoredPathsAreLeft(t *testing.T) {
+	amount(t)
+	base := testfs.Tmpfs(t, 256<<20)
 	rapid.Check(t, func(r *rapid.T) {
-		dir, err := os.MkdirTemp(t.TempDir(), "")
+		dir, err := os.MkdirTemp(base, "")
 		if err != nil {
 			r.Fatal(err)
 		}
@@ -44,6 +48,24 @@ func TestRandomIgnoredPathsAreLeft(t *testing.T) {
 			r.Fatal(problems, err)
 		}
 	})
+}
+
+// amount has rapid do what takes a few seconds, unless the flags say something else, and always the same with CI=true.
+func amount(t *testing.T) {
+	set := map[string]bool{}
+	flag.Visit(func(f *flag.Flag) { set[f.Name] = true })
+	values := map[string]string{"rapid.checks": "25", "rapid.steps": "50", "rapid.nofailfile": "true"}
+	if os.Getenv("CI") == "true" {
+		values["rapid.seed"] = "1"
+	}
+	for name, value := range values {
+		if set[name] {
+			continue
+		}
+		if err := flag.Set(name, value); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // ignoring is a workspace that ignores something, and what is known of it.
@@ -62,6 +84,7 @@ type ignoringState struct {
 	tree    treestate.State
 	rules   *ignore.Rules
 	tracked []string
+	live    bool // it is there now: where a directory is in the place of a tracked file, it is known that there is no such file
 }
 
 func (x *ignoring) must(err error) {
@@ -192,7 +215,7 @@ func (x *ignoring) some(t *rapid.T) (string, *ignoringState) {
 
 // knows reports whether a state, with what there is now, tells what is at a path: a file or, if isDir, a directory.
 func (s *ignoringState) knows(p string, isDir bool) bool {
-	return p == "." || !s.rules.Ignored(p, isDir) || !isDir && slices.Contains(s.tracked, p)
+	return p == "." || !s.rules.Ignored(p, isDir) || !isDir && slices.Contains(s.tracked, p) && (s.live || !s.tree[p].IsDir())
 }
 
 // part gives what is protected in two states, of one of them.
@@ -251,6 +274,8 @@ func (x *ignoring) undo(*rapid.T) {
 // arrived proves that a rollback has done what it should: all that was protected at both times is what it was, and all else is what it is.
 func (x *ignoring) arrived(want, before *ignoringState, undo string, err error) {
 	now := x.now()
+	before.live, now.live = true, true
+	defer func() { before.live = false }()
 	left, holding := before.left(want)
 	if errs.CodeOf(err) == errs.Rollback {
 		x.same("refused", treestate.Compare{Holes: true, Nlink: true}, before.tree, now.tree)
@@ -315,6 +340,7 @@ func (x *ignoring) diff(t *rapid.T) {
 	now := x.now()
 	d, err := x.w.Diff(context.Background(), id, "", true)
 	x.must(err)
+	now.live = true
 	was, is := from.part(now), now.part(from)
 	named := map[string]bool{}
 	for _, c := range d.Changes {

@@ -182,7 +182,9 @@ func TestADirectoryStaysForWhatIsIgnoredInIt(t *testing.T) {
 	f.writeAll(map[string]string{"app/main.js": "app", "app/web/page.js": "page", "app/web/node_modules/x/index.js": "x", "app/other/y": "y"})
 	there := f.capture()
 	f.must(os.Chmod(f.path("app"), 0o700))
-	f.rollback(id)
+	if r := f.rollback(id); r.Kept != 1 || r.Removed != 3 {
+		t.Errorf("%+v", r)
+	}
 	f.reads(map[string]string{"app/main.js": "", "app/web/page.js": "", "app/web/node_modules/x/index.js": "x", "app/other/y": ""})
 	if _, err := os.Lstat(f.path("app/other")); err == nil {
 		t.Error("a directory with nothing ignored in it has stayed")

@@ -32,7 +32,7 @@ type counts struct{ restored, removed, modified int }
 
 func newPlan(want, now *manifest, holes bool) *plan {
 	p := &plan{holes: holes, extra: map[int32][]int32{}}
-	p.want, p.origin = want.within(now.sought, true)
+	p.want, p.origin = want.within(now.asked(), true)
 	p.now, _ = now.within(want.scope, false)
 	want, now = p.want, p.now
 	p.at, p.holds = pairs(want, now), now.holding()
@@ -103,6 +103,23 @@ func (p *plan) going(k int32) (n int) {
 		return 1
 	}
 	p.now.children(k, func(c int32) { n += p.going(c) })
+	return n
+}
+
+// kept counts the directories of now that want does not have, and that stay for what is ignored in them; those in one of these are not counted.
+func (p *plan) kept() (n int) {
+	known := make([]bool, len(p.now.entries))
+	for _, k := range p.at {
+		if k >= 0 {
+			known[k] = true
+		}
+	}
+	for k := range p.now.entries {
+		e := &p.now.entries[k]
+		if !known[k] && p.holds[k] && e.flags&flagWay == 0 && known[e.parent] {
+			n++
+		}
+	}
 	return n
 }
 

@@ -84,7 +84,7 @@ func (w *Workspace) rollback(ctx context.Context, c checkpoint.Checkpoint, o ove
 		return overlay.RollbackResult{}, errs.Ensure(why, c.ID, err)
 	}
 	res := overlay.RollbackResult{
-		Checkpoint: c.ID, Restored: p.counts.restored, Removed: p.counts.removed, Modified: p.counts.modified, Duration: time.Since(start),
+		Checkpoint: c.ID, Restored: p.counts.restored, Removed: p.counts.removed, Modified: p.counts.modified, Kept: p.kept(), Duration: time.Since(start),
 	}
 	if !o.Discard {
 		res.Undo = in.Undo
@@ -139,7 +139,7 @@ func (w *Workspace) carryOut(p *plan, whole *manifest, in intent) error {
 		return err
 	}
 	crash.Point("scan-applied")
-	m, _, err := w.scan(context.Background(), scanFor{base: p.now, also: p.want, scope: p.now.sought})
+	m, _, err := w.scan(context.Background(), scanFor{base: p.now, also: p.want, scope: p.now.asked()})
 	if err != nil {
 		return err
 	}

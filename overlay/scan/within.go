@@ -70,9 +70,18 @@ func (m *manifest) idle() []bool {
 
 // both gives the parts of two manifests that can be compared.
 func both(a, b *manifest) (*manifest, *manifest) {
-	x, _ := a.within(b.scope, false)
-	y, _ := b.within(a.scope, false)
+	x, _ := a.within(b.asked(), false)
+	y, _ := b.within(a.asked(), false)
 	return x, y
+}
+
+// asked gives the scope as it was asked for: of a tracked path with something else in its place it is known at least that there is no file, as long as the manifest
+// is no checkpoint's.
+func (m *manifest) asked() scope {
+	if m.sought.whole() {
+		return m.scope
+	}
+	return m.sought
 }
 
 // holding tells the directories that have something in or below them that is not in the scope, or that are ignored themselves: a rollback takes none of them away.
