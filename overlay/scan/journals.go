@@ -29,8 +29,9 @@ func (w *Workspace) Recover(ctx context.Context) ([]overlay.Recoverable, error) 
 		return list, nil
 	}
 	p := &prover{w: w}
-	p.alsoTracked()
-	for _, c := range w.history.list(func(c *checkpoint.Checkpoint) bool { return c.Session != w.session }) {
+	earlier := w.history.list(func(c *checkpoint.Checkpoint) bool { return c.Session != w.session })
+	p.alsoTracked(earlier...)
+	for _, c := range earlier {
 		why := overlay.RehydrateStatus(c)
 		if why == nil {
 			if why = p.checkpoint(ctx, c.ID); ctx.Err() != nil {
@@ -79,7 +80,7 @@ func (w *Workspace) Rehydrate(ctx context.Context, id string) (checkpoint.Checkp
 		return c, err
 	}
 	p := &prover{w: w}
-	p.alsoTracked()
+	p.alsoTracked(c)
 	if err := p.checkpoint(ctx, id); err != nil {
 		return c, errs.New(errs.CodeOf(errs.Ensure("rehydrate", id, err)), "rehydrate", id, "%w", err)
 	}
@@ -116,10 +117,13 @@ func (p *prover) checkpoint(ctx context.Context, id string) error {
 	return p.w.verify(ctx, newPlan(want, p.now, true))
 }
 
-// alsoTracked has it look at all that any checkpoint has tracked.
-func (p *prover) alsoTracked() {
-	for _, c := range p.w.history.list(isActive) {
-		if m, err := p.w.manifest(c.ID); err == nil {
+// alsoTracked has it look at all that active ones of some checkpoints have tracked.
+func (p *prover) alsoTracked(list ...checkpoint.Checkpoint) {
+	if p.w.scope.whole() { // so that it looks at everything
+		return
+	}
+	for _, c := range list {
+		if m, err := p.w.manifest(c.ID); isActive(&c) && err == nil {
 			p.tracked = append(p.tracked, m.scope.tracked...)
 		}
 	}
