@@ -26,6 +26,13 @@ func TestARollbackThatStopsHalfwayLetsNothingChange(t *testing.T) {
 			_, err := s.w.Rollback(context.Background(), id, overlay.RollbackOptions{})
 			return err
 		}, false},
+		"rollback of a turn": {func(s *space, id string) error {
+			err := endTurn(s.w, id, overlay.SnapshotOptions{})
+			if err == nil && !s.ended() {
+				s.Error("the turn has not ended")
+			}
+			return err
+		}, false},
 		"undo":        {func(s *space, _ string) error { _, err := s.w.Undo(context.Background()); return err }, true},
 		"drop":        {func(s *space, id string) error { return s.w.Drop(context.Background(), id) }, false},
 		"a new start": {func(s *space, _ string) error { s.reopen(); return nil }, false},

@@ -31,7 +31,10 @@ func (w *Workspace) Rollback(ctx context.Context, id string, o RollbackOptions) 
 	}
 	defer leave()
 	if finished != nil && (id == "" || id == finished.Checkpoint) {
-		return *finished, nil
+		if o.Commit != nil { // by itself: the state is the one that is wanted
+			err = errs.Ensure("rollback", finished.Checkpoint, w.store.Update(o.Commit))
+		}
+		return *finished, err
 	}
 	c, err := w.target("rollback", id)
 	if err != nil {

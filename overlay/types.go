@@ -83,8 +83,8 @@ type RollbackOptions struct {
 	Branch  string `json:"branch,omitempty"`  // what is rolled back, where the checkpoint is the fork point of a branch; "" means what the checkpoint is of
 
 	// Commit is called inside the transaction before which a crash leaves what was there, and after which it leads to the state that is rolled back to, also where there
-	// is nothing to put back. Its error means that nothing is rolled back. If the rollback fails after it was committed, as where a file can't be written, what it has
-	// written stays: the rollback is finished when the workspace is opened again, and with the backend scan by the next call. Otherwise as in SnapshotOptions.
+	// is nothing to put back. Its error means that nothing is rolled back. If the rollback stops halfway after that transaction, what Commit has written stays: the rollback
+	// will be finished, and need not be asked for again. Otherwise as in SnapshotOptions.
 	Commit func(*checkpoint.Tx) error `json:"-"`
 }
 
