@@ -356,22 +356,6 @@ func TestWhatWasMovedToAnIgnoredPlaceIsWatchedThere(t *testing.T) {
 	}
 }
 
-func TestAWorkspaceThatIgnoresPathsIsNotForked(t *testing.T) {
-	s := deps(t)
-	id := s.snapshot()
-	err := s.w.Pin(id, "somebody", nil)
-	wantCode(t, err, errs.Unsupported)
-	s.cfg.Ignore = nil
-	s.reopen()
-	wantCode(t, s.w.Pin(id, "somebody", nil), errs.Unsupported)
-	second := s.snapshot()
-	s.ok(s.w.Pin(second, "somebody", func(*checkpoint.Tx, checkpoint.Checkpoint) error { return nil }))
-	s.ok(s.w.Close())
-	_, err = overlay.Open(overlay.Config{Workspace: s.dir, Ignore: []string{"x"}, TmpfsDir: s.cfg.TmpfsDir})
-	wantCode(t, err, errs.Unsupported)
-	s.open()
-}
-
 func TestAnIgnoredWriteIsListed(t *testing.T) {
 	s := deps(t)
 	s.snapshot()
