@@ -97,12 +97,20 @@ func (g *graft) Lookup(dir checkpoint.ID, name string) (StateEntry, error) {
 		return StateEntry{}, unix.ENOENT
 	}
 	if e, err = g.ignored.Lookup(dir, name); err != nil {
-		return StateEntry{}, err
+		return StateEntry{}, noneOf(err)
 	}
 	if !g.ignores(path, e.Type) {
 		return StateEntry{}, unix.ENOENT
 	}
 	return StateEntry{grafted(e.ID), e.Type}, nil
+}
+
+// noneOf makes ENOENT of the error for a protected directory that the later state has no more, and that is gone for good.
+func noneOf(err error) error {
+	if err == unix.ESTALE {
+		return unix.ENOENT
+	}
+	return err
 }
 
 func (g *graft) ignores(path string, kind uint32) bool {
@@ -158,7 +166,7 @@ func (g *graft) List(dir checkpoint.ID) ([]DirEntry, error) {
 		}
 	}
 	ignored, err := g.ignored.List(dir)
-	if err != nil {
+	if err != nil && noneOf(err) != unix.ENOENT {
 		return nil, err
 	}
 	for _, e := range ignored {
