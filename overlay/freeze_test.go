@@ -24,6 +24,9 @@ func TestPinnedStateWithIgnoredPathsStaysWhatItWas(t *testing.T) {
 	for _, patterns := range [][]string{{"*"}, {"dir/"}, {"dir/*", "!dir/sub"}} {
 		t.Run(strings.Join(patterns, " "), func(t *testing.T) {
 			for _, lower := range []string{"tmpfs", "overlayfs"} {
+				if lower == "overlayfs" && patterns[0] != "*" {
+					continue
+				}
 				next := lowers[lower](t)
 				for name, change := range changes {
 					if cannot[lower][name] != "" {
@@ -32,8 +35,11 @@ func TestPinnedStateWithIgnoredPathsStaysWhatItWas(t *testing.T) {
 					t.Run(lower+" "+name, func(t *testing.T) {
 						s := spaceWith(t, overlay.Config{Workspace: next(), Ignore: patterns})
 						if patterns[0] != "*" { // a file with names of both kinds is one if everything was recorded since the checkpoint
-							keep := s.pinOf(s.snapshot())
-							defer s.unpin(keep)
+							id := s.snapshot()
+							keep := s.pinOf(id)
+							s.ok(s.w.Drop(context.Background(), id))
+							pinAndChange(t, s, func(s *space) { s.unpin(keep); change(s) })
+							return
 						}
 						pinAndChange(t, s, change)
 					})
