@@ -22,8 +22,9 @@ const (
 	ReasonDetached    = "detached"    // of what a runner returns while the turn goes on
 )
 
-// Types of events. The data of the first, the third and the fourth is a Turn, that of the second an UpdateEvent.
+// Types of events. The data of EventUpdated is an UpdateEvent, that of the others a Turn.
 const (
+	EventState   = "turn-state" // how things are, at the beginning of a stream of turns' events; nobody has done anything
 	EventBegun   = "turn-begun"
 	EventUpdated = "turn-updated"
 	EventAborted = "turn-aborted" // asked for; turn-ended follows when the files are back
@@ -89,6 +90,9 @@ type Update struct {
 	Custom       json.RawMessage    `json:"custom,omitempty"`       // the document anew
 	CustomPatch  json.RawMessage    `json:"custom_patch,omitempty"` // a JSON Patch (RFC 6902) of it
 	Bindings     json.RawMessage    `json:"bindings,omitempty"`     // null removes them
+
+	// WithPatch asks for UpdateEvent.CustomPatch in the reply, as the event has it.
+	WithPatch bool `json:"with_patch,omitempty"`
 
 	// Owner gives the turn to another process. Detached says that whoever had asked for the turn does not wait for it any more.
 	Owner    *Owner `json:"owner,omitempty"`
