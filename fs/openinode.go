@@ -211,7 +211,7 @@ func (oi *openInode) writtenUnseen(uid uint32) bool {
 func (t *openInodes) openFlags(v *volume, oi *openInode) uint32 {
 	switch {
 	case oi.mode == ioPassthrough:
-		t.s.counts.add(opPassthrough)
+		t.s.meter.note(eventPassthrough)
 		return fuse.FOPEN_NOFLUSH | fuse.FOPEN_PASSTHROUGH // FOPEN_KEEP_CACHE is not allowed with it
 	case v.owned:
 		return fuse.FOPEN_NOFLUSH | fuse.FOPEN_KEEP_CACHE

@@ -15,7 +15,6 @@ const setXattrKillSGID = 1
 
 // GetXAttr reads an attribute. With no room in dest it gives the size; ERANGE says that the room is too small.
 func (s *filesystem) GetXAttr(_ <-chan struct{}, in *fuse.InHeader, name string, dest []byte) (uint32, fuse.Status) {
-	s.counts.add(opGetXattr)
 	n, st := s.node(in.NodeId)
 	if !st.Ok() {
 		return 0, st
@@ -28,7 +27,6 @@ func (s *filesystem) GetXAttr(_ <-chan struct{}, in *fuse.InHeader, name string,
 // ListXAttr lists names as GetXAttr reads values. Those of trusted.* are only for root, which the lower cannot check,
 // as it sees the daemon.
 func (s *filesystem) ListXAttr(_ <-chan struct{}, in *fuse.InHeader, dest []byte) (uint32, fuse.Status) {
-	s.counts.add(opListXattr)
 	n, st := s.node(in.NodeId)
 	if !st.Ok() {
 		return 0, st
@@ -72,7 +70,6 @@ func (s *filesystem) allXattrs(n node) ([]byte, error) {
 }
 
 func (s *filesystem) SetXAttr(_ <-chan struct{}, in *fuse.SetXAttrIn, name string, value []byte) fuse.Status {
-	s.counts.add(opSetXattr)
 	n, st := s.node(in.NodeId)
 	if !st.Ok() {
 		return st
@@ -97,7 +94,6 @@ func (s *filesystem) killSGID(n node) error {
 }
 
 func (s *filesystem) RemoveXAttr(_ <-chan struct{}, in *fuse.InHeader, name string) fuse.Status {
-	s.counts.add(opRemoveXattr)
 	n, st := s.node(in.NodeId)
 	if !st.Ok() {
 		return st
@@ -108,6 +104,5 @@ func (s *filesystem) RemoveXAttr(_ <-chan struct{}, in *fuse.InHeader, name stri
 
 // Ioctl refuses all: those that change or read inode flags would need preimages of their own.
 func (s *filesystem) Ioctl(_ <-chan struct{}, _ *fuse.IoctlIn, _ []byte, _ *fuse.IoctlOut, _ []byte) fuse.Status {
-	s.counts.add(opIoctl)
 	return fuse.Status(syscall.ENOTTY)
 }
