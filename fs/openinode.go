@@ -41,6 +41,10 @@ func wantsWrite(flags int) bool { return flags&unix.O_ACCMODE != unix.O_RDONLY }
 type openInode struct {
 	users int // who holds it; guarded by openInodes.mu
 
+	// bare says that it was made by an open that goes on, and that nobody has given it an xattr: it is one more than filesystem.invalidated was
+	// before that. 0 says nothing.
+	bare atomic.Uint64
+
 	mu      sync.Mutex // held over a whole open or close; guards what follows
 	mode    ioMode
 	files   []*openFile
@@ -244,6 +248,25 @@ func (t *openInodes) close(f *openFile) {
 		t.release(f)
 	}
 	t.linger(oi, firstLook)
+}
+
+// isBare reports whether n is known to have no capabilities: nothing but a request can have given it any since it was made, or else the kernel was told
+// to forget something.
+func (t *openInodes) isBare(n overlay.Inode) bool {
+	t.mu.Lock()
+	oi := t.byNum[n.Num()]
+	t.mu.Unlock()
+	return oi != nil && oi.bare.Load() == t.s.invalidated.Load()+1
+}
+
+// clothe makes isBare false for n. It comes before n gets an xattr.
+func (t *openInodes) clothe(n overlay.Inode) {
+	t.mu.Lock()
+	oi := t.byNum[n.Num()]
+	t.mu.Unlock()
+	if oi != nil {
+		oi.bare.Store(0)
+	}
 }
 
 // isCached reports whether n has open files that the kernel keeps pages of.

@@ -13,13 +13,20 @@ import (
 // setXattrKillSGID is FUSE_SETXATTR_ACL_KILL_SGID of linux/fuse.h: the caller sets an ACL and is not of the file's group.
 const setXattrKillSGID = 1
 
-// GetXAttr reads an attribute. With no room in dest it gives the size; ERANGE says that the room is too small.
+// capabilityXattr is what the kernel asks for before it writes to a file for the first time, and after its attributes were refreshed: a write takes capabilities away.
+const capabilityXattr = "security.capability"
+
+// GetXAttr reads an attribute. With no room in dest it gives the size; ERANGE says that the room is too small. Of a file that is just being made nothing
+// need be looked up for the question that comes before each first write.
 func (s *filesystem) GetXAttr(_ <-chan struct{}, in *fuse.InHeader, name string, dest []byte) (uint32, fuse.Status) {
 	n, st := s.node(in.NodeId)
 	if !st.Ok() {
 		return 0, st
 	}
 	defer n.vol.let()
+	if name == capabilityXattr && n.vol.main && s.opens.isBare(n.Inode) {
+		return 0, fuse.ENODATA
+	}
 	size, err := n.vol.GetXattr(n.Inode, name, dest)
 	return uint32(max(size, 0)), status(err)
 }
@@ -75,6 +82,7 @@ func (s *filesystem) SetXAttr(_ <-chan struct{}, in *fuse.SetXAttrIn, name strin
 		return st
 	}
 	defer n.vol.let()
+	s.opens.clothe(n.Inode)
 	if err := n.vol.SetXattr(n.Inode, name, value, int(in.Flags)); err != nil {
 		return status(err)
 	}
