@@ -98,9 +98,7 @@ func (s *filesystem) created(in *fuse.CreateIn, name string, out *fuse.CreateOut
 		dir.vol.Forget(n, 1)
 		return status(err)
 	}
-	if dir.vol.main && s.inPlace {
-		f.inode.bare.Store(since + 1)
-	}
+	s.opens.lookForCapabilities(f, since)
 	out.Fh = s.handles.add(f)
 	s.fillEntry(&out.EntryOut, node{dir.vol, n}, &a, since)
 	return fuse.OK

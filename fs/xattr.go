@@ -13,11 +13,11 @@ import (
 // setXattrKillSGID is FUSE_SETXATTR_ACL_KILL_SGID of linux/fuse.h: the caller sets an ACL and is not of the file's group.
 const setXattrKillSGID = 1
 
-// capabilityXattr is what the kernel asks for before it writes to a file for the first time, and after its attributes were refreshed: a write takes capabilities away.
+// capabilityXattr is what the kernel asks for before the first write to a file, also after its attributes were refreshed: a write takes capabilities away.
 const capabilityXattr = "security.capability"
 
-// GetXAttr reads an attribute. With no room in dest it gives the size; ERANGE says that the room is too small. Of a file that is just being made nothing
-// need be looked up for the question that comes before each first write.
+// GetXAttr reads an attribute. With no room in dest it gives the size; ERANGE says that the room is too small. For the question that comes before each
+// first write, nothing need be looked up.
 func (s *filesystem) GetXAttr(_ <-chan struct{}, in *fuse.InHeader, name string, dest []byte) (uint32, fuse.Status) {
 	n, st := s.node(in.NodeId)
 	if !st.Ok() {
@@ -82,8 +82,9 @@ func (s *filesystem) SetXAttr(_ <-chan struct{}, in *fuse.SetXAttrIn, name strin
 		return st
 	}
 	defer n.vol.let()
+	err := n.vol.SetXattr(n.Inode, name, value, int(in.Flags))
 	s.opens.clothe(n.Inode)
-	if err := n.vol.SetXattr(n.Inode, name, value, int(in.Flags)); err != nil {
+	if err != nil {
 		return status(err)
 	}
 	if in.SetXAttrFlags&setXattrKillSGID != 0 {

@@ -123,9 +123,9 @@ func TestDefaultACLTakesThePlaceOfTheUmask(t *testing.T) {
 	}
 }
 
-// TestCapabilitiesOfAFileThatIsOpenSinceItWasMade asks for what the kernel asks for before each first write, of which the daemon knows the answer by itself for as long as
+// TestCapabilitiesOfAFileThatIsOpen asks for what the kernel asks for before each first write, to which the daemon knows the answer since the open, for as long as
 // nobody has set any.
-func TestCapabilitiesOfAFileThatIsOpenSinceItWasMade(t *testing.T) {
+func TestCapabilitiesOfAFileThatIsOpen(t *testing.T) {
 	const name = "security.capability"
 	value := []byte{0, 0, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0} // cap_net_bind_service, permitted
 	eachVariant(t, func(t *testing.T, m *mounted) {
@@ -154,6 +154,13 @@ func TestCapabilitiesOfAFileThatIsOpenSinceItWasMade(t *testing.T) {
 		_, err = m.w.Rollback(t.Context(), c.ID, overlay.RollbackOptions{})
 		must(t, err)
 		has("after a rollback", true)
+		again, err := os.OpenFile(m.path("f"), os.O_WRONLY, 0)
+		must(t, err)
+		defer again.Close()
+		has("opened again", true)
+		_, err = again.WriteString("y")
+		must(t, err)
+		has("after a write to it", false)
 
 		g, err := os.Create(m.path("g"))
 		must(t, err)

@@ -74,8 +74,8 @@ func (b *bench) requestsOf(l lower, g group) (rows []requestRow, err error) {
 			return nil, err
 		}
 	}
-	h := &hyperfs{program: b.o.hyperfs, dir: filepath.Join(l.dir, "requests")}
-	if err := os.Mkdir(h.dir, 0o755); err != nil {
+	h := &hyperfs{program: b.o.hyperfs, dir: filepath.Join(l.dir, "requests", g.name)}
+	if err := os.MkdirAll(h.dir, 0o755); err != nil {
 		return nil, err
 	}
 	defer cleanUp(h)
@@ -173,7 +173,7 @@ func (b *bench) walkMemory(l lower) (*memoryRow, error) {
 	if !b.o.only.MatchString(name) {
 		return nil, nil
 	}
-	h := &hyperfs{program: b.o.hyperfs, dir: filepath.Join(l.dir, "memory")}
+	h := &hyperfs{program: b.o.hyperfs, dir: filepath.Join(l.dir, "requests", "memory")}
 	defer cleanUp(h)
 	if err := makeTree(h.dir, files, 10); err != nil {
 		return nil, err
