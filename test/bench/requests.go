@@ -74,7 +74,7 @@ func (b *bench) requestsOf(l lower, g group) (rows []requestRow, err error) {
 			return nil, err
 		}
 	}
-	h := &hyperfs{program: b.o.hyperfs, dir: filepath.Join(l.dir, "requests", g.name)}
+	h := &hyperfs{program: b.o.hyperfs, dir: filepath.Join(l.dir, "requests", "of-"+g.name)}
 	if err := os.MkdirAll(h.dir, 0o755); err != nil {
 		return nil, err
 	}
