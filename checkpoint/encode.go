@@ -24,6 +24,8 @@ import (
 //	o <epoch> <owner>                the state at the beginning of the epoch is needed
 //	k <checkpoint ID>                checkpoint (JSON)
 //	m <name>                         counters, the intent of a rollback
+//	q <turn ID>                      turn (JSON)
+//	z <SHA-256>                      a small blob of the states of turns
 //
 // Of branches; a layer is named by its number:
 //
@@ -47,6 +49,8 @@ const (
 	keyPin        = 'o'
 	keyCheckpoint = 'k'
 	keyMeta       = 'm'
+	keyTurn       = 'q'
+	keyBlob       = 'z'
 
 	keyLayer            = 'y'
 	keyLayerSlot        = 'e'

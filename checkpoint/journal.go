@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/hyperfs/hyperfs/internal/crash"
 )
@@ -87,7 +88,11 @@ func openJournal(dir string, i int) (*journal, error) {
 
 // append writes a commit. On an error the journal is as it was.
 func (j *journal) append(writes []write) (err error) {
-	commit := append(j.commit[:0], make([]byte, commitHead)...)
+	size := commitHead
+	for _, w := range writes {
+		size += 1 + 2*binary.MaxVarintLen32 + len(w.key) + len(w.value)
+	}
+	commit := append(slices.Grow(j.commit[:0], size), make([]byte, commitHead)...)
 	for _, w := range writes {
 		commit = w.encode(commit)
 	}

@@ -221,6 +221,21 @@ func (tx *Tx) eachLayerInode(prefix []byte, fn func(layer uint64, id ID, i Layer
 	})
 }
 
+// LayerIsEmpty reports whether a layer has no records.
+func (s *Store) LayerIsEmpty(layer uint64) (empty bool, err error) {
+	empty = true
+	err = s.View(func(tx *Tx) error {
+		for _, kind := range []byte{keyLayerSlot, keyLayerInode} {
+			err := tx.eachUntil(numKey(kind, layer), nil, func(_, _ []byte) (bool, error) { empty = false; return true, nil })
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return empty, err
+}
+
 // foldFactor and foldAlways say when it pays to fold a layer: copying a large one again and again for what little is above would not.
 const (
 	foldFactor = 4

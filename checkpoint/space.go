@@ -90,6 +90,17 @@ func (s *space) check() error {
 	return nil
 }
 
+// checkFor fails with ENOSPC where there is no room for a file of so many bytes, and to write to the store after that.
+func (s *space) checkFor(bytes int64) error {
+	if err := s.check(); err != nil {
+		return err
+	}
+	if s.dir.free() < roomNeeded+bytes {
+		return syscall.ENOSPC
+	}
+	return nil
+}
+
 // begin lets what follows use the reserve, until end.
 func (s *space) begin() {
 	s.mu.Lock()

@@ -26,7 +26,8 @@ import (
 
 // FormatVersion is that of the store. A store of a later version is refused; an earlier one becomes one of this: in version 1, journals had no more of a head than
 // their generation, and the database did not count what it was given. Fields that checkpoints have got since need no version: records are JSON, and
-// an old one leaves them empty.
+// an old one leaves them empty. Turns need none either: who does not know them leaves their records and blobs alone, and what has become of the checkpoints that they
+// name meanwhile is found out when it is asked for.
 const FormatVersion = 2
 
 // Options of a store.
@@ -53,6 +54,7 @@ type Store struct {
 
 	known knownKeys
 	pasts pasts
+	turns *Turns
 
 	aliasMu sync.RWMutex // guards what follows
 	aliases map[ID]ID
@@ -74,10 +76,12 @@ func Open(dir string, o Options) (*Store, error) {
 	}
 	s := &Store{dir: dir, lock: lock, contents: o.Contents, known: knownKeys{seed: maphash.MakeSeed()}}
 	s.pasts.s = s
+	s.turns = newTurns(s, o.Sync)
 	if err := s.open(o); err != nil {
 		lock.Close()
 		return nil, err
 	}
+	_ = os.Remove(filepath.Join(s.turns.dir, tempBlob)) // a death may have left it; the next one that is written takes its place anyway
 	return s, nil
 }
 
@@ -713,6 +717,21 @@ func (tx *Tx) eachUntil(prefix, start []byte, fn func(key, value []byte) (done b
 	return nil
 }
 
+// eachSize is each, with the size of the value instead of the value.
+func (tx *Tx) eachSize(prefix []byte, fn func(key []byte, size int64) error) error {
+	if tx.err != nil || tx.update {
+		return cmp.Or(tx.err, errRange)
+	}
+	it := tx.db().NewIterator(badger.IteratorOptions{Prefix: prefix})
+	defer it.Close()
+	for it.Seek(prefix); it.ValidForPrefix(prefix); it.Next() {
+		if err := fn(it.Item().Key(), it.Item().ValueSize()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // countFrom counts the records of a kind in from ≤ epoch < to, up to max; to 0 means without end.
 func (tx *Tx) countFrom(kind byte, from, to Epoch, max int) (int, error) {
 	if tx.err != nil || tx.update {
@@ -821,17 +840,15 @@ func (s *Store) loadAliases() error {
 	})
 }
 
-// Bytes gives the room that the database takes on disk. Badger's own figure is a minute old, and counts what its sparse
+// Bytes gives the room that the database and the blobs of turns take on disk. Badger's own figure is a minute old, and counts what its sparse
 // files could hold.
 func (s *Store) Bytes() int64 {
-	dir := filepath.Join(s.dir, "db")
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return 0
-	}
 	var total int64
-	for _, e := range entries {
-		total += allocated(filepath.Join(dir, e.Name()))
+	for _, dir := range []string{filepath.Join(s.dir, "db"), s.turns.dir} {
+		entries, _ := os.ReadDir(dir)
+		for _, e := range entries {
+			total += allocated(filepath.Join(dir, e.Name()))
+		}
 	}
 	return total
 }

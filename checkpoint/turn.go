@@ -36,7 +36,11 @@ type Turn struct {
 	Settled      bool       `json:"settled"` // nothing is to be done for it any more: completed, or its files are back
 	CreatedAt    time.Time  `json:"created_at"`
 	UpdatedAt    time.Time  `json:"updated_at"`
-	State        TurnState  `json:"state"` // of a completed one
+	State        TurnState  `json:"state"` // of a completed one, and of a pending one that an engine had when it closed
+
+	// Unsaved says of a pending turn that what its state was given since it began is in the memory of an engine alone. After a crash of its process it is lost, and
+	// the turn can't complete any more.
+	Unsaved bool `json:"unsaved,omitempty"`
 
 	// FilesGone says that its checkpoint is not active any more, so that only its state can be had. It is found out when it is asked for, and not stored.
 	FilesGone bool `json:"files_gone,omitempty"`
@@ -52,7 +56,7 @@ type TurnError struct {
 // TurnState says what a state holds, and in which blobs.
 type TurnState struct {
 	Messages  int            `json:"messages"`            // how many
-	Pages     []Blob         `json:"pages,omitempty"`     // lists of the blobs of messages, in order
+	Pages     []Blob         `json:"pages,omitempty"`     // lists of the blobs of messages, in order; see EncodePage
 	Artifacts []TurnArtifact `json:"artifacts,omitempty"` // in order
 	Custom    *Blob          `json:"custom,omitempty"`
 	Bindings  *Blob          `json:"bindings,omitempty"`

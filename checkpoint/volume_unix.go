@@ -2,7 +2,12 @@
 
 package checkpoint
 
-import "golang.org/x/sys/unix"
+import (
+	"errors"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
 
 // volume is a filesystem, by the descriptor of a directory on it.
 type volume struct{ fd int }
@@ -30,4 +35,13 @@ func allocated(path string) int64 {
 		return 0
 	}
 	return st.Blocks * 512
+}
+
+// syncDirectory makes the names in a directory last over a loss of power.
+func syncDirectory(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
 }

@@ -88,7 +88,7 @@ func (c *Client) Drop(ctx context.Context, id string) error {
 }
 
 // Rollback puts the workspace back to a checkpoint.
-func (c *Client) Rollback(ctx context.Context, id string, o overlay.RollbackOptions) (r overlay.RollbackResult, err error) {
+func (c *Client) Rollback(ctx context.Context, id string, o overlay.RollbackOptions) (r RollbackReply, err error) {
 	return r, c.byID(ctx, "rollback", http.MethodPost, id, "/rollback", &o, &r)
 }
 
@@ -105,7 +105,7 @@ func (c *Client) Rehydrate(ctx context.Context, id string) (r checkpoint.Checkpo
 }
 
 // Undo undoes the last rollback of a branch; "" is main.
-func (c *Client) Undo(ctx context.Context, branch string) (r overlay.RollbackResult, err error) {
+func (c *Client) Undo(ctx context.Context, branch string) (r RollbackReply, err error) {
 	return r, c.call(ctx, "undo", http.MethodPost, "/v1/undo", values("branch", branch), nil, &r)
 }
 
@@ -172,7 +172,7 @@ func (c *Client) Reconcile(ctx context.Context, branch, id string) (overlay.Reco
 }
 
 // GC frees what nothing refers to.
-func (c *Client) GC(ctx context.Context) (r overlay.GCResult, err error) {
+func (c *Client) GC(ctx context.Context) (r GCReply, err error) {
 	return r, c.call(ctx, "gc", http.MethodPost, "/v1/gc", nil, nil, &r)
 }
 

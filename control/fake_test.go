@@ -158,6 +158,8 @@ func (f *fakeWorkspace) Promote(ctx context.Context, id string, patch io.Writer)
 	return c, err
 }
 
+func (f *fakeWorkspace) Unchanged(string) bool { return false }
+
 func (f *fakeWorkspace) Drop(_ context.Context, id string) error {
 	_, err := f.Get(id)
 	return err

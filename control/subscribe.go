@@ -5,18 +5,23 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"net/url"
 	"strings"
 
 	"github.com/hyperfs/hyperfs/overlay"
 )
 
-// maxEvent is the longest line of an event in bytes.
-const maxEvent = 1 << 20
+// maxEvent is the longest line of an event in bytes: it may hold a custom document of a turn.
+const maxEvent = maxLargeBody + 1<<20
 
 // Events subscribes to changes of state. When it returns, the subscription is in force. The channel is closed when ctx
 // ends, when the daemon does, or when the connection breaks. Who reads too slowly gets an event of the type EventLost.
 func (c *Client) Events(ctx context.Context) (<-chan overlay.Event, error) {
-	resp, err := c.stream(ctx, "events", "/v1/events", nil)
+	return c.events(ctx, "events", "/v1/events", nil)
+}
+
+func (c *Client) events(ctx context.Context, op, path string, q url.Values) (<-chan overlay.Event, error) {
+	resp, err := c.stream(ctx, op, path, q)
 	if err != nil {
 		return nil, err
 	}

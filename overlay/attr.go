@@ -186,7 +186,9 @@ func (t *Tree) SetAttr(n *Node, h *Handle, in *SetAttr) (Attr, error) {
 			return Attr{}, err
 		}
 	}
-	t.stir()
+	if err := t.beginChange(); err != nil {
+		return Attr{}, err
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if err := t.copyUpNode(n); err != nil {

@@ -23,6 +23,9 @@ type History interface {
 	Reconcile(ctx context.Context, id string) (ReconcileResult, error)
 	Promote(ctx context.Context, id string, patch io.Writer) (checkpoint.Checkpoint, error)
 	Drop(ctx context.Context, id string) error
+
+	// Unchanged reports whether it is known, without a look at the files, that nothing has changed since an active checkpoint, from which the live state comes.
+	Unchanged(id string) bool
 }
 
 // MainBranch is the name of the live tree among branches.

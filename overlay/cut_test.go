@@ -29,6 +29,9 @@ func TestMain(m *testing.M) {
 	if of := os.Getenv(envKilled); of != "" {
 		workAndDie(of)
 	}
+	if of := os.Getenv(envTurn); of != "" {
+		endTurnAndDie(of)
+	}
 	if of := os.Getenv(envVictim); of != "" {
 		lines := strings.Split(of, "\n")
 		w, err := overlay.Open(overlay.Config{Workspace: lines[0], Tier: lines[1], TmpfsDir: lines[2], LargeMin: testLargeMin, BlockSize: testBlockSize,

@@ -122,6 +122,26 @@ func (w *Workspace) unchangedSince(e checkpoint.Epoch) bool {
 	return w.tree.epoch == e && w.store.Untouched(e)
 }
 
+// Unchanged reports whether it is known that nothing has changed since a checkpoint, from which the live state comes. It is not known where files may be written to
+// past the daemon, or are tracked below an ignored path, or where the checkpoint was made by an earlier daemon.
+func (w *Workspace) Unchanged(id string) bool {
+	leave, err := w.enter("compare", true)
+	if err != nil {
+		return false
+	}
+	defer leave()
+	w.list.RLock()
+	c, head := w.checkpoints[id], w.head
+	known := c != nil && c.Status == checkpoint.Active && head == id
+	w.list.RUnlock()
+	if !known || len(w.protectedPaths()) > 0 || !w.unchangedSince(c.Epoch) {
+		return false
+	}
+	w.tree.mu.RLock()
+	defer w.tree.mu.RUnlock()
+	return w.tree.epoch == c.Epoch && len(w.tree.directNodes()) == 0 && w.store.Untouched(c.Epoch)
+}
+
 // openEnd opens the second of two states that Diff compares; from is the first.
 func (w *Workspace) openEnd(op, to string, from checkpoint.Epoch) (s *state, done func(), err error) {
 	if to == "" {

@@ -14,6 +14,9 @@ import (
 // Store gives the store. Who uses it must be done before the workspace is closed.
 func (w *Workspace) Store() *checkpoint.Store { return w.store }
 
+// Turns gives the turns that the store has.
+func (w *Workspace) Turns() *checkpoint.Turns { return w.store.Turns() }
+
 // StoreDir opens a directory of the store, and makes it if there is none.
 func (w *Workspace) StoreDir(name string) (*os.File, error) {
 	fd, err := subdir(w.storeFd, name)

@@ -15,7 +15,7 @@ import (
 
 // Fsck proves the store's invariants, and gives what does not hold: every active checkpoint could be rolled back to;
 // every preimage is there and, with deep, also those that no rollback would need have the bytes that were saved; the log is consistent in itself; nothing in the trash or
-// the backups is without a record. What a drop or a rollback has left to be freed is freed first; nothing else is changed.
+// the backups is without a record; the state of every completed turn can be read. What a drop or a rollback has left to be freed is freed first; nothing else is changed.
 func (w *Workspace) Fsck(ctx context.Context, deep bool) ([]Problem, error) {
 	leave, err := w.enter("fsck", false)
 	if err != nil {
@@ -25,9 +25,12 @@ func (w *Workspace) Fsck(ctx context.Context, deep bool) ([]Problem, error) {
 	if _, err := w.collect(ctx); err != nil {
 		return nil, errs.Ensure("fsck", "", err)
 	}
+	f := &fsck{w: w, t: w.tree, deep: deep, seen: map[Problem]bool{}}
+	if err := w.Turns().Check(ctx, func(where, what string) { f.found(where, "%s", what) }); err != nil {
+		return f.problems, errs.Ensure("fsck", "", err)
+	}
 	w.tree.lockToLook()
 	defer w.tree.unlockLooked()
-	f := &fsck{w: w, t: w.tree, deep: deep, seen: map[Problem]bool{}}
 	for _, check := range []func(context.Context) error{f.log, f.checkpoints, f.trash, f.backups} {
 		if err := ctx.Err(); err != nil {
 			return f.problems, err

@@ -17,7 +17,9 @@ func (h *Handle) change(s span, fn func() error) error {
 	t, n := h.t, h.node
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	t.stir()
+	if err := t.beginChange(); err != nil {
+		return err
+	}
 	if !t.isSafe(n, s) {
 		n.mu.Lock()
 		err := t.protectSpan(n, s, opened{fd: h.fd, readable: h.readable})

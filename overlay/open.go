@@ -60,7 +60,9 @@ func (t *Tree) Open(n *Node, flags int, direct bool, c *Caller) (*Handle, error)
 	if err := t.mayChangeNode(n, "modify"); err != nil {
 		return nil, err
 	}
-	t.stir()
+	if err := t.beginChange(); err != nil {
+		return nil, err
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return t.openForWrite(n, flags, direct)
@@ -260,6 +262,9 @@ func (t *Tree) Tmpfile(dir *Node, flags int, mode uint32, direct bool, c *Caller
 	defer t.mu.RUnlock()
 	if dir.foreign {
 		return nil, nil, Attr{}, unix.EROFS
+	}
+	if err := t.beginChange(); err != nil {
+		return nil, nil, Attr{}, err
 	}
 	d, err := t.openDirRef(dir)
 	if err != nil {

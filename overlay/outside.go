@@ -24,6 +24,16 @@ const (
 	clockGrain = 10 * time.Millisecond
 )
 
+// beginChange notes that something may be about to change. EROFS says that nothing may, as a rollback could not be finished: what is changed now, its rest would
+// take away. The caller shares t.mu.
+func (t *Tree) beginChange() error {
+	if t.halfway {
+		return unix.EROFS
+	}
+	t.stir()
+	return nil
+}
+
 // stir notes that something may be about to change.
 func (t *Tree) stir() {
 	if !t.stirred.Load() {

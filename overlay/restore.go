@@ -23,6 +23,7 @@ type restorer struct {
 	intent    intent
 	view      *view
 	plan      *plan
+	commit    func(*checkpoint.Tx) error // see RollbackOptions; nil means nothing
 	resumed   bool
 	result    RollbackResult
 	oldestPin checkpoint.Epoch
@@ -134,7 +135,7 @@ func (r *restorer) sortAside() {
 
 func (r *restorer) failed(s checkpoint.Slot, err error) error {
 	return errs.New(errs.Rollback, "rollback", r.plan.slotPath(s), "%w", err).
-		WithHint("mount the workspace again to finish the rollback")
+		WithHint("the rest is made by hyperfs rollback, or by the next mount, as soon as that can be done; nothing can be changed before")
 }
 
 // notify tells the kernel what to forget, and then those who watch files. The caller holds no lock of the tree.

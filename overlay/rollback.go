@@ -25,11 +25,17 @@ type intent struct {
 // Everything is verified before anything is touched, and nothing is ever seen half done. What was there before can be had back with Undo.
 // Errors: NOT_FOUND, ROLLBACK for a checkpoint that is not active, INTEGRITY for a preimage that is missing or corrupt.
 func (w *Workspace) Rollback(ctx context.Context, id string, o RollbackOptions) (RollbackResult, error) {
-	leave, err := w.enter("rollback", false)
+	leave, finished, err := w.enterAlone("rollback")
 	if err != nil {
 		return RollbackResult{}, err
 	}
 	defer leave()
+	if finished != nil && (id == "" || id == finished.Checkpoint) {
+		if o.Commit != nil { // by itself: the state is the one that is wanted
+			err = errs.Ensure("rollback", finished.Checkpoint, w.store.Update(o.Commit))
+		}
+		return *finished, err
+	}
 	c, err := w.target("rollback", id)
 	if err != nil {
 		return RollbackResult{}, err
@@ -118,7 +124,7 @@ func (w *Workspace) prepare(c checkpoint.Checkpoint, o RollbackOptions) (*restor
 	if err != nil {
 		return nil, err
 	}
-	r := &restorer{w: w, t: t, target: c, view: t.newFrozenView(fold)}
+	r := &restorer{w: w, t: t, target: c, view: t.newFrozenView(fold), commit: o.Commit}
 	r.view.hide(w.rulesSince(c.Epoch), c)
 	if r.plan, err = t.makePlan(r.view); err == nil {
 		_, err = w.planTracked(c)
@@ -133,6 +139,9 @@ func (w *Workspace) prepare(c checkpoint.Checkpoint, o RollbackOptions) (*restor
 		undo.Epoch, r.intent.Epoch = e, e
 		if r.intent.Apply = r.plan.fitsOneCommit(); r.intent.Apply {
 			if err := r.recordAll(tx); err != nil {
+				return err
+			}
+			if err := r.commitMore(tx); err != nil {
 				return err
 			}
 		}
@@ -192,11 +201,62 @@ func (r *restorer) run() error {
 			return r.fail(err)
 		}
 	}
-	if err := r.apply(); err != nil {
-		return err // the intent stays: the next start finishes it
+	err := r.apply()
+	if err == nil {
+		crash.Point("rollback-applied")
+		err = r.finish()
 	}
-	crash.Point("rollback-applied")
-	return r.finish()
+	if err != nil {
+		r.w.stopHalfway(err)
+	}
+	return err
+}
+
+// stopHalfway lets nothing change any more after a rollback that has failed when a part of it may be made. Its intent stays in the store: finishRollback, or
+// the next start, makes the rest, and would take away what was changed meanwhile. The caller holds w.admin and tree.mu alone.
+func (w *Workspace) stopHalfway(err error) {
+	w.setHalfway(err)
+	w.tree.halfway = true
+	w.log.Error("a rollback is half made; nothing can be changed before it is finished", "err", err)
+}
+
+func (w *Workspace) setHalfway(err error) {
+	w.list.Lock()
+	defer w.list.Unlock()
+	w.halfway = err
+}
+
+// stoppedHalfway says why a rollback is half made, or nil.
+func (w *Workspace) stoppedHalfway() error {
+	w.list.RLock()
+	defer w.list.RUnlock()
+	return w.halfway
+}
+
+// finishRollback makes the rest of a rollback that has stopped halfway. The result tells of that rest. The caller holds w.admin alone.
+func (w *Workspace) finishRollback() (*RollbackResult, error) {
+	start := time.Now()
+	r, err := w.resume()
+	if r != nil {
+		defer r.view.close()
+		r.notify()
+	}
+	w.setHalfway(err)
+	if err != nil {
+		return nil, err
+	}
+	w.log.Info("the rollback that had stopped halfway is finished")
+	if r == nil { // all of it was made, and known to be
+		return nil, nil
+	}
+	res := r.result
+	res.Checkpoint, res.Duration = r.target.ID, time.Since(start)
+	if !r.intent.Drop {
+		res.Undo = r.intent.Undo
+	}
+	w.events.send(Event{Type: "rollback", Checkpoint: res.Checkpoint, Data: res})
+	w.collectInBackground()
+	return &res, nil
 }
 
 // recordMany makes records that don't fit into the commit of the intent.
@@ -207,12 +267,27 @@ func (r *restorer) recordMany() error {
 	if err := r.recordInBatch(); err != nil {
 		return err
 	}
+	crash.Point("rollback-recorded")
 	r.intent.Apply = true
-	if err := r.w.store.Update(func(tx *checkpoint.Tx) error { return putIntent(tx, r.intent) }); err != nil {
+	err := r.w.store.Update(func(tx *checkpoint.Tx) error {
+		if err := r.commitMore(tx); err != nil {
+			return err
+		}
+		return putIntent(tx, r.intent)
+	})
+	if err != nil {
 		return err
 	}
 	crash.Point("rollback-apply")
 	return nil
+}
+
+// commitMore writes what is to be committed with an intent that has Apply: from then on, the rollback will be finished.
+func (r *restorer) commitMore(tx *checkpoint.Tx) error {
+	if r.commit == nil {
+		return nil
+	}
+	return r.commit(tx)
 }
 
 // fail takes the intent back after a failure that came before any change.
@@ -303,30 +378,49 @@ func (r *restorer) newHead() string {
 	return r.intent.Target
 }
 
-// resume finishes a rollback that an earlier process began, or takes it back if it had not changed anything.
-func (w *Workspace) resume() error {
+// resume finishes a rollback that was cut short, or takes it back if it had not changed anything. It gives what it has finished, nil where there was nothing to
+// finish; the caller tells the kernel, and closes its view. The caller holds w.admin alone, or is the only one.
+func (w *Workspace) resume() (*restorer, error) {
+	w.tree.flushMapped()
+	w.tree.lockToLook()
+	defer w.tree.unlockLooked()
+	r, err := w.resumeLocked()
+	w.tree.halfway = err != nil
+	return r, err
+}
+
+func (w *Workspace) resumeLocked() (*restorer, error) {
 	var b []byte
 	if err := w.store.View(func(tx *checkpoint.Tx) (err error) { b, err = tx.Meta(metaIntent); return err }); err != nil || b == nil {
-		return err
+		return nil, err
 	}
 	var in intent
 	if err := json.Unmarshal(b, &in); err != nil {
-		return errs.New(errs.Integrity, "resume rollback", "", "the intent is corrupt: %w", err)
+		return nil, errs.New(errs.Integrity, "resume rollback", "", "the intent is corrupt: %w", err)
 	}
 	r := &restorer{w: w, t: w.tree, intent: in, resumed: true}
 	if !in.Apply {
-		return r.fail(nil)
+		return nil, r.fail(nil)
 	}
 	target := w.checkpoints[in.Target]
 	if target == nil {
-		return errs.New(errs.Integrity, "resume rollback", in.Target, "the checkpoint is missing")
+		return nil, errs.New(errs.Integrity, "resume rollback", in.Target, "the checkpoint is missing")
 	}
 	r.target = *target
 	w.log.Info("finishing a rollback that was cut short", "checkpoint", in.Target)
-	w.tree.lockToLook()
-	defer w.tree.unlockLooked()
 	w.tree.protecting = true
-	fold, err := w.store.Fold(target.Epoch, in.Epoch)
+	err := r.resume()
+	w.tree.reclassify()
+	if r.view == nil {
+		return nil, err
+	}
+	return r, err
+}
+
+// resume plans and makes what is left. The caller holds tree.mu alone, and closes r.view, if there is one.
+func (r *restorer) resume() error {
+	w, in := r.w, r.intent
+	fold, err := w.store.Fold(r.target.Epoch, in.Epoch)
 	if err != nil {
 		return err
 	}
@@ -335,8 +429,7 @@ func (w *Workspace) resume() error {
 		return err
 	}
 	r.view = w.tree.newFrozenView(fold)
-	defer r.view.close()
-	r.view.hide(w.rulesSince(target.Epoch), *target)
+	r.view.hide(w.rulesSince(r.target.Epoch), r.target)
 	r.view.before = map[checkpoint.ID]checkpoint.Slot{}
 	for s, o := range since.Slots {
 		if !o.ID.IsZero() {

@@ -40,7 +40,7 @@ func (w *Workspace) Snapshot(ctx context.Context, o SnapshotOptions) (checkpoint
 		return checkpoint.Checkpoint{}, err
 	}
 	w.tree.mu.Lock()
-	err = w.commitSnapshot(&c)
+	err = w.commitSnapshot(&c, o.Commit)
 	w.tree.mu.Unlock()
 	if err != nil {
 		return checkpoint.Checkpoint{}, errs.Ensure("snapshot", "", err)
@@ -91,9 +91,18 @@ func (w *Workspace) countActive() int {
 	return active
 }
 
-// commitSnapshot begins a new epoch, and makes c the checkpoint before it. The caller holds tree.mu alone.
-func (w *Workspace) commitSnapshot(c *checkpoint.Checkpoint) error {
+// commitSnapshot begins a new epoch, and makes c the checkpoint before it; commit, if it is not nil, writes what else is to be committed. The caller holds tree.mu
+// alone.
+func (w *Workspace) commitSnapshot(c *checkpoint.Checkpoint, commit func(*checkpoint.Tx) error) error {
+	w.list.RLock()
+	head := w.head
+	w.list.RUnlock()
 	return w.beginEpoch(func(tx *checkpoint.Tx, e checkpoint.Epoch) error {
+		if commit != nil {
+			if err := commit(tx); err != nil {
+				return err
+			}
+		}
 		w.list.Lock()
 		defer w.list.Unlock()
 		w.seq++
@@ -108,7 +117,7 @@ func (w *Workspace) commitSnapshot(c *checkpoint.Checkpoint) error {
 		w.list.Lock()
 		defer w.list.Unlock()
 		delete(w.checkpoints, c.ID)
-		w.head = c.Parent
+		w.head = head
 	})
 }
 

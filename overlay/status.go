@@ -20,6 +20,9 @@ func (w *Workspace) Status() Status {
 	}
 	w.list.RLock()
 	s.Checkpoints = w.countActive()
+	if w.halfway != nil {
+		s.Halfway = w.halfway.Error()
+	}
 	w.list.RUnlock()
 	s.Ignore = w.ignoreStatus()
 	hot := w.tiers.hot.Stats()

@@ -57,6 +57,7 @@ type Tree struct {
 	mu         sync.RWMutex     // see doc.go
 	epoch      checkpoint.Epoch // guarded by mu
 	protecting bool             // there is an active checkpoint; guarded by mu
+	halfway    bool             // a rollback has failed when a part of it was made; guarded by mu
 	locGen     uint64           // grows when locations were swept; guarded by mu
 	mayLift    bool             // nobody sees a mode that changes for a moment; guarded by mu, which is held alone
 
@@ -177,8 +178,7 @@ func (t *Tree) writable(dir *Node, name string) error {
 	if dir.foreign {
 		return unix.EROFS
 	}
-	t.stir()
-	return nil
+	return t.beginChange()
 }
 
 // place is where an inode can be reached: a name in an open directory. Call done once.

@@ -71,12 +71,21 @@ type SnapshotOptions struct {
 	Agent     string `json:"agent,omitempty"`
 	CreatedBy string `json:"created_by,omitempty"` // "" means snapshot
 	Message   string `json:"message,omitempty"`
+
+	// Commit is called inside the transaction that makes the checkpoint. Its error means that there is none. It is called with locks held: it must be quick, and call
+	// nothing of the workspace. nil means nothing.
+	Commit func(*checkpoint.Tx) error `json:"-"`
 }
 
 // RollbackOptions say how to roll back.
 type RollbackOptions struct {
 	Discard bool   `json:"discard,omitempty"` // keep no undo checkpoint
 	Branch  string `json:"branch,omitempty"`  // what is rolled back, where the checkpoint is the fork point of a branch; "" means what the checkpoint is of
+
+	// Commit is called inside the transaction before which a crash leaves what was there, and after which it leads to the state that is rolled back to, also where there
+	// is nothing to put back. Its error means that nothing is rolled back. If the rollback stops halfway after that transaction, what Commit has written stays: the rollback
+	// will be finished, and need not be asked for again. Otherwise as in SnapshotOptions.
+	Commit func(*checkpoint.Tx) error `json:"-"`
 }
 
 // RollbackResult is what a rollback did.
@@ -212,6 +221,8 @@ type Status struct {
 	Undo        string    `json:"undo,omitempty"` // what `undo` would go back to
 	Slots       int       `json:"slots"`          // slot records since the newest checkpoint
 	Inodes      int       `json:"inodes"`         // inodes with attribute, content or xattr records since then
+
+	Halfway string `json:"halfway,omitempty"` // why a rollback is half made: until it is finished, nothing can be changed
 
 	Hot *strategy.HotStats `json:"hot,omitempty"` // of the hot buffer; the backend scan has none
 

@@ -52,6 +52,7 @@ type Workspace struct {
 	head        string                            // the checkpoint that the live state comes from; guarded by list
 	pins        map[checkpoint.Pin]struct{}       // guarded by list
 	closed      bool                              // guarded by list
+	halfway     error                             // why a rollback stopped when a part of it was made; guarded by list
 
 	states  *states
 	passing atomic.Uint64 // how many epochs only openNow has needed
@@ -117,8 +118,10 @@ func (w *Workspace) open() error {
 	if err := eachName(w.tree.tmpFd, w.tree.removeTemp); err != nil { // nothing in there outlives the process that made it
 		return err
 	}
-	if err := w.resume(); err != nil {
+	if r, err := w.resume(); err != nil {
 		return err
+	} else if r != nil {
+		r.view.close()
 	}
 	if err := w.forgetEdits(); err != nil {
 		return err
@@ -455,24 +458,39 @@ func (w *Workspace) barrier() {
 }
 
 // enter begins administrative work, alone or together with other work that shares; leave ends it. DISPOSED says that
-// the workspace is closed.
+// the workspace is closed. Where a rollback has stopped halfway, work that is alone finishes it first, and all fails where it can't be.
 func (w *Workspace) enter(op string, shared bool) (leave func(), err error) {
-	if shared {
-		w.admin.RLock()
-		leave = w.admin.RUnlock
-	} else {
-		w.admin.Lock()
-		leave = w.admin.Unlock
+	if !shared {
+		leave, _, err = w.enterAlone(op)
+		return leave, err
 	}
-	if err := w.check(op); err != nil {
-		leave()
+	w.admin.RLock()
+	if err = w.check(op); err == nil {
+		err = w.stoppedHalfway()
+	}
+	if err != nil {
+		w.admin.RUnlock()
 		return nil, err
 	}
-	if shared {
-		return leave, nil
+	return w.admin.RUnlock, nil
+}
+
+// enterAlone is enter for work that is alone. It gives the rollback that it had to finish, nil if there was none.
+func (w *Workspace) enterAlone(op string) (leave func(), finished *RollbackResult, err error) {
+	w.admin.Lock()
+	if err = w.check(op); err != nil {
+		w.admin.Unlock()
+		return nil, nil, err
 	}
-	done, unlock := w.store.Urgent(), leave
-	return func() { done(); unlock() }, nil
+	done := w.store.Urgent()
+	if w.stoppedHalfway() != nil {
+		if finished, err = w.finishRollback(); err != nil {
+			done()
+			w.admin.Unlock()
+			return nil, nil, err
+		}
+	}
+	return func() { done(); w.admin.Unlock() }, finished, nil
 }
 
 // stay keeps the workspace from being closed until leave is called. No lock of it may be held meanwhile that Close wants.

@@ -53,7 +53,9 @@ func (t *Tree) changeXattr(n *Node, name string, change func(path string) error)
 	if err := t.mayChangeNode(n, "xattrs"); err != nil {
 		return err
 	}
-	t.stir()
+	if err := t.beginChange(); err != nil {
+		return err
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if err := t.copyUpNode(n); err != nil {

@@ -26,6 +26,21 @@ type AttemptOptions struct {
 	NoReconcile bool // do not find out what a success has changed
 }
 
+// Place is where an attempt or a run in a branch is made: a *Session, or what a callback of one works with, a *Turn, *Attempt or *BranchRun.
+type Place interface {
+	enter(ctx context.Context, op string) (_ context.Context, leave func(), err error)
+	session() *Session
+	line() string // the branch that is meant where none is named, "" for main
+}
+
+func (s *Session) session() *Session { return s }
+
+func (s *Session) line() string { return s.shown }
+
+func (j *job) session() *Session { return j.s }
+
+func (j *job) line() string { return j.branch }
+
 // Attempt is what a callback of RunAttempt works with.
 type Attempt struct{ *job }
 
@@ -39,8 +54,11 @@ type AttemptResult[T any] struct {
 	Duration     time.Duration           // from the checkpoint to the end of fn
 }
 
-// PanicError stands for a panic of a callback in the error that says that the rollback failed too.
-type PanicError struct{ Value any }
+// PanicError stands for a panic of a callback in the error that says that the rollback failed too, and for one of a turn's handler.
+type PanicError struct {
+	Value any
+	Stack []byte // of a turn's handler, whose panic goes no further; else nil
+}
 
 func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v", e.Value) }
 
@@ -59,6 +77,9 @@ var errNotReturned = errors.New("the callback has not returned: it panicked, or 
 //
 // Where fn panics, or ends its goroutine, all is rolled back too, and the panic goes on with its value.
 //
+// In a Turn, a BranchRun or another Attempt it works where that does, unless o names another branch, and ends with it: a turn may have any number of attempts, one after
+// the other.
+//
 // The context of fn ends when fn returns. Calls of the Attempt and commands that are still under way are ended before the attempt is: nothing that they have started
 // changes the workspace afterwards.
 //
@@ -66,13 +87,14 @@ var errNotReturned = errors.New("the callback has not returned: it panicked, or 
 // rollback fails the error is ATTEMPT_ROLLBACK, which errors.Is and errors.As find both errors below; after a panic it is the value of
 // another panic. Where it can't be found out what has changed, or ctx ends meanwhile, the result has the value, there is an error, and
 // the files and the checkpoint stay.
-func RunAttempt[T any](ctx context.Context, s *Session, fn func(context.Context, *Attempt) (T, error), o AttemptOptions) (r AttemptResult[T], err error) {
-	ctx, leave, err := s.enter(ctx, "attempt")
+func RunAttempt[T any](ctx context.Context, in Place, fn func(context.Context, *Attempt) (T, error), o AttemptOptions) (r AttemptResult[T], err error) {
+	ctx, leave, err := in.enter(ctx, "attempt")
 	if err != nil {
 		return r, err
 	}
 	defer leave()
-	a, err := s.begin(ctx, o)
+	s := in.session()
+	a, err := s.begin(ctx, in.line(), o)
 	if err != nil {
 		return r, s.explain(ctx, "attempt", err)
 	}
@@ -93,8 +115,8 @@ func RunAttempt[T any](ctx context.Context, s *Session, fn func(context.Context,
 // ourStart is when this process was started.
 var ourStart = sync.OnceValue(func() int64 { return attempt.StartOf(os.Getpid()) })
 
-// begin begins an attempt.
-func (s *Session) begin(ctx context.Context, o AttemptOptions) (*Attempt, error) {
+// begin begins an attempt, in line where o names neither branch nor parent.
+func (s *Session) begin(ctx context.Context, line string, o AttemptOptions) (*Attempt, error) {
 	options := attempt.Options{
 		ID:     overlay.NewID(), // known before, so that an attempt can be given up whose begin nobody has heard of
 		Parent: o.Parent, Branch: o.Branch, Subagent: o.Subagent, Agent: o.Agent, Message: o.Message,
@@ -103,7 +125,7 @@ func (s *Session) begin(ctx context.Context, o AttemptOptions) (*Attempt, error)
 		options.PID, options.PIDStart = os.Getpid(), start
 	}
 	if o.Parent == "" {
-		options.Branch = cmp.Or(o.Branch, s.shown)
+		options.Branch = cmp.Or(o.Branch, line)
 	}
 	id := options.ID
 	begun, err := s.client.BeginAttempt(ctx, options)
@@ -113,12 +135,10 @@ func (s *Session) begin(ctx context.Context, o AttemptOptions) (*Attempt, error)
 		}
 		return nil, err
 	}
-	dir := s.dir
-	if begun.WorksIn != s.Branch() {
-		if dir, err = s.branchDir("attempt", begun.WorksIn); err != nil {
-			s.abandon(ctx, id)
-			return nil, err
-		}
+	dir, err := s.branchDir("attempt", begun.WorksIn)
+	if err != nil {
+		s.abandon(ctx, id)
+		return nil, err
 	}
 	return &Attempt{newJob(ctx, s, id, begun.WorksIn, dir)}, nil
 }
@@ -150,7 +170,7 @@ func (e *ending) unlessReturned() {
 		return
 	}
 	if v := recover(); v != nil {
-		both.Attempt = &PanicError{v}
+		both.Attempt = &PanicError{Value: v}
 	}
 	panic(err)
 }

@@ -38,13 +38,16 @@ type BranchResult[T any] struct {
 
 // RunInBranch makes a checkpoint of a branch, runs fn, and gives what has changed in the branch since, also where fn fails. Nothing is rolled
 // back: a branch can be dropped, or Rollback goes to the checkpoint. A branch can be used by several at once; what others change is in the dirty set too.
-func RunInBranch[T any](ctx context.Context, s *Session, name string, fn func(context.Context, *BranchRun) (T, error)) (r BranchResult[T], err error) {
+//
+// In a Turn it ends with that.
+func RunInBranch[T any](ctx context.Context, in Place, name string, fn func(context.Context, *BranchRun) (T, error)) (r BranchResult[T], err error) {
 	const op = "run in branch"
-	ctx, leave, err := s.enter(ctx, op)
+	ctx, leave, err := in.enter(ctx, op)
 	if err != nil {
 		return r, err
 	}
 	defer leave()
+	s := in.session()
 	run, err := s.enterBranch(ctx, op, name)
 	if err != nil {
 		return r, s.explain(ctx, op, err)

@@ -85,23 +85,24 @@ func (s *Session) Reconcile(ctx context.Context, id string) (overlay.ReconcileRe
 	})
 }
 
-// Rollback puts the workspace, or the branch that the checkpoint is of, back to a checkpoint, and remembers how long that took. Undo takes it back.
-func (s *Session) Rollback(ctx context.Context, id string, o overlay.RollbackOptions) (overlay.RollbackResult, error) {
-	return call(ctx, s, "rollback", func(ctx context.Context) (overlay.RollbackResult, error) {
+// Rollback puts the workspace, or the branch that the checkpoint is of, back to a checkpoint, and remembers how long that took. Undo takes it back. The
+// result names conversations that go on from other files.
+func (s *Session) Rollback(ctx context.Context, id string, o overlay.RollbackOptions) (control.RollbackReply, error) {
+	return call(ctx, s, "rollback", func(ctx context.Context) (control.RollbackReply, error) {
 		return s.rolledBack(s.client.Rollback(ctx, id, o))
 	})
 }
 
 // Undo takes the last rollback or merge of a branch back; "" is the one of the session.
-func (s *Session) Undo(ctx context.Context, branch string) (overlay.RollbackResult, error) {
-	return call(ctx, s, "undo", func(ctx context.Context) (overlay.RollbackResult, error) {
+func (s *Session) Undo(ctx context.Context, branch string) (control.RollbackReply, error) {
+	return call(ctx, s, "undo", func(ctx context.Context) (control.RollbackReply, error) {
 		return s.rolledBack(s.client.Undo(ctx, cmp.Or(branch, s.shown)))
 	})
 }
 
-func (s *Session) rolledBack(r overlay.RollbackResult, err error) (overlay.RollbackResult, error) {
+func (s *Session) rolledBack(r control.RollbackReply, err error) (control.RollbackReply, error) {
 	if err == nil {
-		s.note(nil, &r)
+		s.note(nil, &r.RollbackResult)
 	}
 	return r, err
 }

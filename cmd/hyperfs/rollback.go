@@ -10,6 +10,7 @@ import (
 	"github.com/hyperfs/hyperfs/control"
 	"github.com/hyperfs/hyperfs/internal/errs"
 	"github.com/hyperfs/hyperfs/overlay"
+	"github.com/hyperfs/hyperfs/session/turn"
 )
 
 func rollbackCommand() *cli.Command {
@@ -72,14 +73,27 @@ func orNewest(c *cli.Context, w *control.Client, id string) (string, error) {
 	return s.Newest, err
 }
 
-func printRollback(c *cli.Context, r overlay.RollbackResult, err error) error {
+func printRollback(c *cli.Context, r control.RollbackReply, err error) error {
 	if err != nil {
 		return err
 	}
 	return output(c, r, func(out io.Writer) error {
-		_, err := fmt.Fprintln(out, rollbackText(r))
+		lines := rollbackText(r.RollbackResult) + "\n"
+		for _, l := range r.Leaves {
+			lines += leavesText(l) + "\n"
+		}
+		_, err := io.WriteString(out, lines)
 		return err
 	})
+}
+
+// leavesText says which conversation a rollback of the files has left where it was, and how to go on with both.
+func leavesText(l turn.Leaves) string {
+	s := fmt.Sprintf("the conversation %s stays at turn %s, whose files these are not: hyperfs turns begin --from %s brings them back", quote(l.Conversation), l.Head, l.Head)
+	if l.At != "" {
+		s += fmt.Sprintf("; hyperfs turns begin --from %s goes back to the turn that has these files", l.At)
+	}
+	return s
 }
 
 // rollbackText says in one line what a rollback did.

@@ -276,8 +276,8 @@ func (r *runner) settle(ctx context.Context, k checkpoint.Checkpoint, d overlay.
 	if err != nil {
 		return err
 	}
-	reply.Kept, reply.Rollback = false, &result
-	r.say(rollbackText(result))
+	reply.Kept, reply.Rollback = false, &result.RollbackResult
+	r.say(rollbackText(result.RollbackResult))
 	return r.client.Drop(ctx, k.ID) // what is there now is what it holds; undo has a checkpoint of its own
 }
 

@@ -82,6 +82,9 @@ func statusRows(row func(...any), s control.StatusReply) {
 	if s.Newest != "" && s.Scan == nil {
 		row("since then", fmt.Sprintf("%s and %s recorded", plural(s.Slots, "name"), plural(s.Inodes, "inode")))
 	}
+	if s.Halfway != "" {
+		row("read-only", s.Halfway)
+	}
 	if s.Undo != "" {
 		row("undo", s.Undo)
 	}

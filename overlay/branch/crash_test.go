@@ -85,9 +85,11 @@ var cuts = map[string]cut{
 		x := s.tree(cutBranch)
 		s.ok(x.Rename(x.Root(), "old", x.node("dir"), "own", unix.RENAME_EXCHANGE))
 	}, []string{"branch-renamed"}},
-	"link":     {func(s *space) { s.tree(cutBranch).link("old", "fresh/made") }, []string{"branch-copied", "branch-copied:2"}},
-	"snapshot": {func(s *space) { s.snapshot(cutBranch) }, []string{"branch-sealed"}},
-	"rollback": {func(s *space) { s.rollback(cutBranch, victimID) }, []string{"branch-rolled-back"}},
+	"link":               {func(s *space) { s.tree(cutBranch).link("old", "fresh/made") }, []string{"branch-copied", "branch-copied:2"}},
+	"snapshot":           {func(s *space) { s.snapshot(cutBranch) }, []string{"branch-sealed"}},
+	"rollback":           {func(s *space) { s.rollback(cutBranch, victimID) }, []string{"branch-rolled-back"}},
+	"snapshot of a turn": {func(s *space) { s.snapshotOfTurn() }, nil}, // see turns_test.go
+	"rollback of a turn": {func(s *space) { s.rollbackOfTurn() }, nil},
 	"rollback with discard": {func(s *space) {
 		_, err := s.m.Rollback(context.Background(), cutBranch, victimID, overlay.RollbackOptions{Discard: true})
 		s.ok(err)

@@ -126,3 +126,32 @@ func newComparison(a, b *view) *overlay.Comparison {
 	}
 	return c
 }
+
+// Unchanged reports whether nothing has changed in an active branch since a checkpoint of its own, or its fork point, from which its live state comes.
+func (m *Manager) Unchanged(name, id string) bool {
+	v, leave, err := m.enterBranch("compare", name)
+	if err != nil {
+		return false
+	}
+	defer leave()
+	v.flushMapped()
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	if v.gone || !m.standsOn(v, id) {
+		return false
+	}
+	empty, err := m.store.LayerIsEmpty(v.layer)
+	return err == nil && empty
+}
+
+// standsOn reports whether the live layer of a branch lies right on the state of a checkpoint, and the branch comes from that. The caller shares v.mu.
+func (m *Manager) standsOn(v *Volume, id string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	b, l := m.branches[v.key.branch], m.layers[v.layer]
+	if id == b.ForkPoint {
+		return b.Head == "" && l.Parent == b.Fork
+	}
+	c := m.checkpoints[id]
+	return c != nil && c.BranchNum == b.Num && c.Status == checkpoint.Active && b.Head == id && l.Parent == c.Layer
+}

@@ -152,7 +152,7 @@ func (m *Manager) applyRollback(v *Volume, op string, o overlay.RollbackOptions,
 		told, err = v.compareStates(next, &res)
 	}
 	if err == nil {
-		err = m.switchTo(v, checkpoint.Layer{Num: top, Parent: to.layer, Epoch: v.epoch}, to.head, changed)
+		err = m.switchTo(v, checkpoint.Layer{Num: top, Parent: to.layer, Epoch: v.epoch}, to.head, changed, o.Commit)
 	}
 	if err != nil {
 		next.base.Close()

@@ -43,7 +43,7 @@ func (m *Manager) Snapshot(ctx context.Context, name string, o overlay.SnapshotO
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if err := m.seal(v, &c); err != nil {
+	if err := m.seal(v, &c, o.Commit); err != nil {
 		return fail(err)
 	}
 	crash.Point("branch-sealed")
@@ -102,8 +102,8 @@ func (m *Manager) newCheckpoint(name string, o overlay.SnapshotOptions) (checkpo
 	}}, nil
 }
 
-// seal makes the live layer the one of a checkpoint, and puts a new one on top. The caller holds v.mu alone.
-func (m *Manager) seal(v *Volume, c *checkpoint.BranchCheckpoint) error {
+// seal makes the live layer the one of a checkpoint, and puts a new one on top; see switchTo for commit. The caller holds v.mu alone.
+func (m *Manager) seal(v *Volume, c *checkpoint.BranchCheckpoint, commit func(*checkpoint.Tx) error) error {
 	if v.gone {
 		return noBranch("snapshot", c.Branch)
 	}
@@ -112,12 +112,12 @@ func (m *Manager) seal(v *Volume, c *checkpoint.BranchCheckpoint) error {
 		return err
 	}
 	c.Layer = v.layer
-	return m.switchTo(v, checkpoint.Layer{Num: top, Parent: v.layer, Epoch: v.epoch}, c.ID, []*checkpoint.BranchCheckpoint{c})
+	return m.switchTo(v, checkpoint.Layer{Num: top, Parent: v.layer, Epoch: v.epoch}, c.ID, []*checkpoint.BranchCheckpoint{c}, commit)
 }
 
-// switchTo makes a new layer the live one of a branch, and commits checkpoints, new and changed, with it. The caller holds v.mu alone, and loads the
-// state anew where the layer does not stand on the one before.
-func (m *Manager) switchTo(v *Volume, l checkpoint.Layer, head string, cs []*checkpoint.BranchCheckpoint) error {
+// switchTo makes a new layer the live one of a branch, and commits checkpoints, new and changed, with it, and what commit writes, if that is not nil. The caller holds
+// v.mu alone, and loads the state anew where the layer does not stand on the one before.
+func (m *Manager) switchTo(v *Volume, l checkpoint.Layer, head string, cs []*checkpoint.BranchCheckpoint, commit func(*checkpoint.Tx) error) error {
 	if m.cfg.Sync {
 		if err := unix.Syncfs(m.pool.fd); err != nil {
 			return err
@@ -134,6 +134,11 @@ func (m *Manager) switchTo(v *Volume, l checkpoint.Layer, head string, cs []*che
 		}
 	}
 	err := m.store.Update(func(tx *checkpoint.Tx) error {
+		if commit != nil {
+			if err := commit(tx); err != nil {
+				return err
+			}
+		}
 		if err := tx.PutLayer(l); err != nil {
 			return err
 		}

@@ -374,6 +374,14 @@ func (f *Workspace) Drop(ctx context.Context, id string) error {
 	return err
 }
 
+// Unchanged reports whether it is known that nothing has changed since a checkpoint: in main, or in the branch that it is of.
+func (f *Workspace) Unchanged(id string) bool {
+	if name := f.of(id); name != "" {
+		return history{f, name}.Unchanged(id)
+	}
+	return f.Workspace.Unchanged(id)
+}
+
 // GC frees what nothing refers to.
 func (f *Workspace) GC(ctx context.Context) (overlay.GCResult, error) {
 	b, err := f.branches.GC(ctx)
@@ -497,3 +505,5 @@ func (h history) Drop(ctx context.Context, id string) error {
 	}
 	return err
 }
+
+func (h history) Unchanged(id string) bool { return h.f.branches.Unchanged(h.name, id) }

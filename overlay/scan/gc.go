@@ -222,8 +222,8 @@ func (w *Workspace) eachStrayManifest(fn func(name string) error) error {
 }
 
 // Fsck proves the store's invariants, and gives what does not hold: every active checkpoint has a manifest that can be
-// read, every backup that one names is there and, with deep, has the bytes that were saved, and nothing is there that
-// nobody names.
+// read, every backup that one names is there and, with deep, has the bytes that were saved, nothing is there that
+// nobody names, and the state of every completed turn can be read.
 func (w *Workspace) Fsck(ctx context.Context, deep bool) ([]overlay.Problem, error) {
 	leave, err := w.enter(ctx, "fsck")
 	if err != nil {
@@ -236,6 +236,9 @@ func (w *Workspace) Fsck(ctx context.Context, deep bool) ([]overlay.Problem, err
 			return f.problems, err
 		}
 		f.checkpoint(c.ID, deep)
+	}
+	if err := w.Turns().Check(ctx, func(where, what string) { f.found(where, "%s", what) }); err != nil {
+		return f.problems, errs.Ensure("fsck", "", err)
 	}
 	if err := f.strays(); err != nil {
 		return f.problems, errs.Ensure("fsck", "", err)

@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/hyperfs/hyperfs/checkpoint"
 	"github.com/hyperfs/hyperfs/internal/errs"
 	"github.com/hyperfs/hyperfs/internal/treestate"
 	"github.com/hyperfs/hyperfs/overlay"
@@ -24,6 +25,7 @@ import (
 const (
 	envVictim = "HYPERFS_TEST_SCAN_VICTIM"
 	envTarget = "HYPERFS_TEST_SCAN_TARGET" // what it rolls back to; "" makes a snapshot
+	envTurn   = "HYPERFS_TEST_SCAN_TURN"   // the turn that ends with that, and the ID of the snapshot; "" means none
 )
 
 // envIdle makes this test binary a program that does nothing until its standard input ends.
@@ -49,10 +51,15 @@ func victim(dir, target string) error {
 	if err != nil {
 		return err
 	}
+	var commit func(*checkpoint.Tx) error
+	id := os.Getenv(envTurn)
+	if id != "" {
+		commit = func(tx *checkpoint.Tx) error { return tx.PutTurn(checkpoint.Turn{ID: id}) }
+	}
 	if target == "" {
-		_, err = w.Snapshot(context.Background(), overlay.SnapshotOptions{})
+		_, err = w.Snapshot(context.Background(), overlay.SnapshotOptions{ID: id, Commit: commit})
 	} else {
-		_, err = w.Rollback(context.Background(), target, overlay.RollbackOptions{})
+		_, err = w.Rollback(context.Background(), target, overlay.RollbackOptions{Commit: commit})
 	}
 	return errors.Join(err, w.Close())
 }
@@ -60,8 +67,14 @@ func victim(dir, target string) error {
 // kill runs a victim that dies at a point of internal/crash, and reports whether it did.
 func kill(t *testing.T, dir, target, at string) bool {
 	t.Helper()
+	return killInTurn(t, dir, target, at, "")
+}
+
+// killInTurn is kill, with a turn.
+func killInTurn(t *testing.T, dir, target, at, turn string) bool {
+	t.Helper()
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), envVictim+"="+dir, envTarget+"="+target, "HYPERFS_CRASH_AT="+at)
+	cmd.Env = append(os.Environ(), envVictim+"="+dir, envTarget+"="+target, envTurn+"="+turn, "HYPERFS_CRASH_AT="+at)
 	out, err := cmd.CombinedOutput()
 	if err == nil {
 		return false

@@ -114,7 +114,15 @@ func (w *Workspace) prepare(ctx context.Context, c checkpoint.Checkpoint, o over
 		w.abandon(s)
 		return nil, err
 	}
-	if err := w.commit(s, func(tx *checkpoint.Tx) error { return tx.PutMeta(metaIntent, b) }); err != nil {
+	err = w.commit(s, func(tx *checkpoint.Tx) error {
+		if o.Commit != nil {
+			if err := o.Commit(tx); err != nil {
+				return err
+			}
+		}
+		return tx.PutMeta(metaIntent, b)
+	})
+	if err != nil {
 		return nil, err
 	}
 	w.history.put(w.history.current(), s.c)

@@ -36,7 +36,15 @@ func (w *Workspace) Snapshot(ctx context.Context, o overlay.SnapshotOptions) (ch
 	if err != nil {
 		return checkpoint.Checkpoint{}, errs.Ensure("snapshot", "", err)
 	}
-	if err := w.commit(s, func(tx *checkpoint.Tx) error { return tx.PutMeta(metaHead, []byte(s.c.ID)) }); err != nil {
+	err = w.commit(s, func(tx *checkpoint.Tx) error {
+		if o.Commit != nil {
+			if err := o.Commit(tx); err != nil {
+				return err
+			}
+		}
+		return tx.PutMeta(metaHead, []byte(s.c.ID))
+	})
+	if err != nil {
 		return checkpoint.Checkpoint{}, errs.Ensure("snapshot", "", err)
 	}
 	w.history.put(s.c.ID, s.c)

@@ -346,6 +346,12 @@ func (w *Workspace) Root() string { return w.root }
 // StorePath gives the absolute path of the store.
 func (w *Workspace) StorePath() string { return w.storeAt }
 
+// Turns gives the turns that the store has.
+func (w *Workspace) Turns() *checkpoint.Turns { return w.store.Turns() }
+
+// Unchanged is always false: only a scan can tell.
+func (w *Workspace) Unchanged(string) bool { return false }
+
 // Subscribe gives a channel of all changes of state from now on, and a function that ends it. The channel is closed by
 // that function, or when the workspace is closed. A subscriber who does not read loses events.
 func (w *Workspace) Subscribe() (<-chan overlay.Event, func()) { return w.events.Subscribe() }

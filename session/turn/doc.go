@@ -11,8 +11,10 @@
 //	        └─> aborted     committed at once, by whoever asks; the files go back when the turn's owner ends it, or is gone, or by force
 //
 // Only a completed turn can be resumed. Its state never changes, and neither does a status other than pending. What a pending turn is given is kept
-// in memory and counts when it completes: if the process dies before that, the turn is pending in the store, has no owner any more, and the next
-// turn of that branch ends it as failed, with the finish reason "interrupted", and puts the files back.
+// in memory, and counts when it completes. An engine that is closed puts it into the store, so that the turn goes on with the next one. If the engine's process dies,
+// that is lost: such a turn can't complete any more, only fail (Turn.Unsaved).
+//
+// A pending turn whose owner's process is gone is ended by the next turn of that branch: it has failed, with the finish reason "interrupted", and its files go back.
 //
 // A turn that does not complete puts the files back to what they were when it began: the checkpoint of its parent, or, if anything has changed since that
 // one, or there is no parent, a checkpoint that Begin makes (Turn.Base).

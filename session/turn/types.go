@@ -22,8 +22,9 @@ const (
 	ReasonDetached    = "detached"    // of what a runner returns while the turn goes on
 )
 
-// Types of events. The data of the first, the third and the fourth is a Turn, that of the second an UpdateEvent.
+// Types of events. The data of EventUpdated is an UpdateEvent, that of the others a Turn.
 const (
+	EventState   = "turn-state" // how things are, at the beginning of a stream of turns' events; nobody has done anything
 	EventBegun   = "turn-begun"
 	EventUpdated = "turn-updated"
 	EventAborted = "turn-aborted" // asked for; turn-ended follows when the files are back
@@ -76,12 +77,13 @@ type BeginOptions struct {
 // Begun is a turn that has begun.
 type Begun struct {
 	Turn
-	State    *State                  `json:"state,omitempty"`    // what it begins with
-	Rollback *overlay.RollbackResult `json:"rollback,omitempty"` // of the files, where From asked for it
-	Settled  []Turn                  `json:"settled,omitempty"`  // earlier turns whose owners were gone, and which were ended
+	State    *State                  `json:"state,omitempty"`         // what it begins with
+	Rollback *overlay.RollbackResult `json:"rollback,omitempty"`      // of the files, where From asked for it
+	Settled  []Turn                  `json:"settled_turns,omitempty"` // earlier turns whose owners were gone, and which were ended
 }
 
-// Update changes the state of a pending turn, all or nothing, in the order of the fields. What it changes is kept if the turn completes.
+// Update changes the state of a pending turn, all or nothing, in the order of the fields. What it changes is kept if the turn completes. JSON is kept byte for byte, but for
+// the space around values, and for a custom document that a patch changes, which becomes compact.
 type Update struct {
 	SetMessages  *[]json.RawMessage `json:"set_messages,omitempty"` // all messages anew
 	AddMessages  []json.RawMessage  `json:"add_messages,omitempty"`
@@ -90,9 +92,14 @@ type Update struct {
 	CustomPatch  json.RawMessage    `json:"custom_patch,omitempty"` // a JSON Patch (RFC 6902) of it
 	Bindings     json.RawMessage    `json:"bindings,omitempty"`     // null removes them
 
+	// WithPatch asks for UpdateEvent.CustomPatch in the reply, as the event has it.
+	WithPatch bool `json:"with_patch,omitempty"`
+
 	// Owner gives the turn to another process. Detached says that whoever had asked for the turn does not wait for it any more.
 	Owner    *Owner `json:"owner,omitempty"`
 	Detached *bool  `json:"detached,omitempty"`
+
+	checked bool // Decode has made it
 }
 
 // Owner is a process that has a turn.
