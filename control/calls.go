@@ -146,7 +146,7 @@ func (c *Client) Reconcile(ctx context.Context, branch, id string) (overlay.Reco
 }
 
 // GC frees what nothing refers to.
-func (c *Client) GC(ctx context.Context) (r overlay.GCResult, err error) {
+func (c *Client) GC(ctx context.Context) (r GCReply, err error) {
 	return r, c.call(ctx, "gc", http.MethodPost, "/v1/gc", nil, nil, &r)
 }
 

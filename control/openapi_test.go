@@ -10,7 +10,9 @@ import (
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
+	"github.com/hyperfs/hyperfs/checkpoint"
 	"github.com/hyperfs/hyperfs/overlay"
+	"github.com/hyperfs/hyperfs/session/turn"
 )
 
 // served gets the document as a client would.
@@ -181,6 +183,11 @@ func TestRequestsAreWhatTheDocumentSays(t *testing.T) {
 		"MountBranchOptions": MountBranchOptions{At: "a"},
 		"ForkOptions":        overlay.ForkOptions{Name: "a", From: "b", Branch: "f", Subagent: "c", Agent: "d", Message: "e"},
 		"MergeOptions":       overlay.MergeOptions{OnConflict: "theirs", DryRun: true, Exclusive: true},
+		"BeginOptions":       turn.BeginOptions{ID: "a", Conversation: "b", From: "c", Branch: "d", Fork: "e", Subagent: "f", Agent: "g", Message: "h", PID: 1, PIDStart: 2, NoState: true},
+		"AbortOptions":       turn.AbortOptions{Reason: "a", Force: true},
+		"TurnEndOptions":     turn.EndOptions{Outcome: turn.Failed, FinishReason: "a", Error: &checkpoint.TurnError{}, Update: &turn.Update{}, NoRollback: true, WithState: true},
+		"TurnUpdate": turn.Update{SetMessages: &[]json.RawMessage{}, AddMessages: []json.RawMessage{[]byte("1")}, AddArtifacts: []turn.Artifact{{Data: []byte("1")}}, Custom: []byte("1"),
+			CustomPatch: []byte("1"), Bindings: []byte("1"), WithPatch: true, Owner: &turn.Owner{PID: 1}, Detached: new(bool)},
 	} {
 		schema := check.schemas[name].(map[string]any)
 		if schema["additionalProperties"] != false {

@@ -103,6 +103,7 @@ func newDaemon(o mountOptions, logs *logFile, log *slog.Logger) (d *daemon, err 
 		Workspace: d.workspace,
 		Host:      d,
 		Logger:    log,
+		KeepTurns: keptTurns(o.KeepTurns),
 		SpoolDir:  spoolDir(d.store),
 	})
 	return d, nil

@@ -169,7 +169,7 @@ func (p place) open(ctx context.Context) (*control.Client, func() error, error) 
 	if err != nil {
 		return nil, nil, err
 	}
-	server := control.NewServer(control.Options{Workspace: w, Host: offline{}, SpoolDir: p.store})
+	server := control.NewServer(control.Options{Workspace: w, Host: offline{}, KeepTurns: keptTurnsHere(), SpoolDir: p.store})
 	client := control.Local(server)
 	return client, func() error {
 		client.Close()
