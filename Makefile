@@ -19,6 +19,7 @@ build: ## build bin/hyperfs
 test: ## unit, integration, differential and crash tests under the race detector
 	bash .ci/setup test
 	$(GO) test -race -timeout 25m ./test ./... # the longest first: it runs beside the others
+	cd integrations/genkit && $(GO) test -race ./...
 
 lint: ## gofmt, go vet (also for other systems, where a package is meant for them), staticcheck
 	@out=$$(gofmt -l .); if [ -n "$$out" ]; then echo "not formatted: $$out" >&2; exit 1; fi
@@ -26,6 +27,7 @@ lint: ## gofmt, go vet (also for other systems, where a package is meant for the
 	GOOS=darwin $(GO) vet $(PORTABLE)
 	GOOS=windows $(GO) vet $(PORTABLE)
 	$(GO) run $(STATICCHECK) ./...
+	cd integrations/genkit && $(GO) vet ./... && $(GO) run $(STATICCHECK) ./...
 
 wine: ## build for Windows and run that under Wine: tests of packages, and the command line
 	bash .ci/setup wine

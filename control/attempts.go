@@ -24,8 +24,9 @@ type AttemptReply struct {
 
 // AttemptRollbackDetails are those of an ATTEMPT_ROLLBACK error.
 type AttemptRollbackDetails struct {
-	Attempt  string    `json:"attempt"`  // why it failed, as its end said
-	Rollback WireError `json:"rollback"` // why it is not rolled back
+	Checkpoint string    `json:"checkpoint,omitempty"` // what it goes back to
+	Attempt    string    `json:"attempt"`              // why it failed, as its end said
+	Rollback   WireError `json:"rollback"`             // why it is not rolled back
 }
 
 func beginAttempt(s *Server, ctx context.Context, _ *call, o *attempt.Options) (attempt.Attempt, error) {
@@ -38,12 +39,17 @@ func attempts(s *Server, _ context.Context, _ *call, _ *none) (AttemptsReply, er
 
 func endAttempt(s *Server, ctx context.Context, c *call, o *attempt.EndOptions) (AttemptReply, error) {
 	r, err := s.attempts.End(ctx, c.id, *o)
+	return NewAttemptReply(r), withFaults(err)
+}
+
+// withFaults gives an ATTEMPT_ROLLBACK error its details. Others it leaves as they are.
+func withFaults(err error) error {
 	var both *attempt.RollbackError
 	var e *Error
 	if errors.As(err, &both) && errors.As(err, &e) {
-		err = e.WithDetails(AttemptRollbackDetails{both.Attempt.Error(), NewErrorReply(both.Rollback).Error})
+		return e.WithDetails(AttemptRollbackDetails{both.Checkpoint, both.Attempt.Error(), NewErrorReply(both.Rollback).Error})
 	}
-	return NewAttemptReply(r), err
+	return err
 }
 
 func abandonAttempt(s *Server, ctx context.Context, c *call, _ *none) (AttemptReply, error) {
@@ -88,7 +94,7 @@ func (c *Client) EndAttempt(ctx context.Context, id string, o attempt.EndOptions
 	o = o.Shortened() // a larger request would be refused
 	err := c.byAttempt(ctx, http.MethodPost, id, "/end", &o, &r)
 	r.restore()
-	return r.Result, bothFaults(id, err)
+	return r.Result, bothFaults(err)
 }
 
 // AbandonAttempt gives an attempt up. The files stay as they are, and the checkpoint stays active.
@@ -106,7 +112,7 @@ func (c *Client) byAttempt(ctx context.Context, method, id, sub string, body, re
 }
 
 // bothFaults gives an ATTEMPT_ROLLBACK error from the daemon the two that it is about. Others it leaves as they are.
-func bothFaults(id string, err error) error {
+func bothFaults(err error) error {
 	var e *Error
 	if !errors.As(err, &e) || e.Code != AttemptRollback {
 		return err
@@ -116,5 +122,6 @@ func bothFaults(id string, err error) error {
 	if json.Unmarshal(raw, &d) != nil {
 		return err
 	}
-	return attempt.DoubleFault(&attempt.RollbackError{Checkpoint: id, Attempt: errors.New(d.Attempt), Rollback: ErrorReply{d.Rollback}.Err()})
+	both := &attempt.RollbackError{Checkpoint: d.Checkpoint, Attempt: errors.New(d.Attempt), Rollback: ErrorReply{d.Rollback}.Err()}
+	return errs.New(AttemptRollback, e.Op, e.On, "%w", both).WithHint(e.Hint)
 }

@@ -64,12 +64,20 @@ func (c *Client) request(ctx context.Context, op, method, path string, q url.Val
 	}
 	var in io.Reader
 	if body != nil {
-		b, err := json.Marshal(body)
-		if err != nil {
-			return nil, errs.Wrap(Usage, op, "", err)
+		var b []byte
+		var err error
+		if a, ok := body.(appender); ok {
+			b, err = a.AppendJSON(nil)
+			err = errs.Ensure(op, "", err)
+		} else {
+			b, err = json.Marshal(body)
+			err = errs.Wrap(Usage, op, "", err)
 		}
-		if len(b) > maxBody {
-			return nil, errs.New(Usage, op, "", "the request is larger than %d MiB", maxBody>>20)
+		if err != nil {
+			return nil, err
+		}
+		if limit := limitOf(path); int64(len(b)) > limit {
+			return nil, errs.New(Usage, op, "", "the request is larger than %d MiB", limit>>20)
 		}
 		in = bytes.NewReader(b)
 	}
@@ -115,7 +123,12 @@ func (c *Client) call(ctx context.Context, op, method, path string, q url.Values
 	if err != nil {
 		return unreachable(ctx, op, err)
 	}
-	if err := json.Unmarshal(text, reply); err != nil {
+	if d, ok := reply.(decoder); ok {
+		err = d.Decode(text)
+	} else {
+		err = json.Unmarshal(text, reply)
+	}
+	if err != nil {
 		return errs.New(Internal, op, "", "the daemon's answer cannot be read: %w", err)
 	}
 	return nil

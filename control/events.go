@@ -8,10 +8,12 @@ import (
 	"time"
 
 	"github.com/hyperfs/hyperfs/overlay"
+	"github.com/hyperfs/hyperfs/session/turn"
 )
 
 const (
 	eventBuffer    = 256              // events kept for a subscriber that is slow
+	eventBytes     = 32 << 20         // of documents in them, if it is more than one
 	eventHeartbeat = 15 * time.Second // between comments on a quiet stream
 	eventPatience  = 30 * time.Second // how long one write to a subscriber may take
 )
@@ -22,9 +24,24 @@ const EventLost = "lost"
 // events streams until the subscriber goes away or the server closes. Its first bytes come at once: from then on no
 // event is missed unless a lost event says so.
 func events(s *Server, w http.ResponseWriter, c *call) error {
+	return s.follow(w, c, &following{})
+}
+
+// following says what a subscriber gets. All may be nil.
+type following struct {
+	wants func(overlay.Event) bool // which events; nil means all
+
+	// now gives how things are, for the beginning of the stream and after events were lost.
+	now func() []overlay.Event
+
+	last func(overlay.Event) bool // reports whether nothing follows on an event
+}
+
+// follow streams events.
+func (s *Server) follow(w http.ResponseWriter, c *call, f *following) error {
 	source, cancel := s.workspace.Subscribe()
 	defer cancel()
-	q := newEventQueue()
+	q := newEventQueue(f.wants)
 	done := make(chan struct{})
 	defer close(done)
 	go q.fill(source, done)
@@ -35,21 +52,42 @@ func events(s *Server, w http.ResponseWriter, c *call) error {
 	heartbeat := time.NewTicker(s.heartbeat)
 	defer heartbeat.Stop()
 	err := stream.comment("subscribed")
-	for err == nil {
+	over := false
+	send := func(list []overlay.Event) {
+		for _, ev := range list {
+			if err == nil && !over {
+				err = stream.send(ev)
+				over = f.last != nil && f.last(ev)
+			}
+		}
+	}
+	current := func() {
+		if f.now != nil {
+			list := f.now()
+			send(list)
+			over = over || f.last != nil && len(list) == 0 // there is nothing left to follow
+		}
+	}
+	current()
+	for err == nil && !over {
 		select {
 		case <-q.ready:
-			err = stream.send(q.take())
+			list := q.take()
+			if send(list); len(list) > 0 && list[len(list)-1].Type == EventLost {
+				current()
+			}
 		case <-heartbeat.C:
 			err = stream.comment("still here")
 		case <-q.ended:
-			return stream.send(q.take())
+			send(q.take())
+			return nil
 		case <-c.Context().Done():
 			return nil
 		case <-s.closing:
 			return nil
 		}
 	}
-	return nil // the subscriber is gone: nobody is left to be told
+	return nil // the subscriber is gone, or has all: nobody is left to be told
 }
 
 // eventStream writes server-sent events (WHATWG HTML, "Server-sent events").
@@ -62,17 +100,12 @@ func (e eventStream) comment(text string) error {
 	return e.write(fmt.Sprintf(": %s\n\n", text))
 }
 
-func (e eventStream) send(list []overlay.Event) error {
-	for _, ev := range list {
-		data, err := json.Marshal(ev)
-		if err != nil {
-			return err
-		}
-		if err := e.write(fmt.Sprintf("event: %s\ndata: %s\n\n", ev.Type, data)); err != nil {
-			return err
-		}
+func (e eventStream) send(ev overlay.Event) error {
+	data, err := json.Marshal(ev)
+	if err != nil {
+		return err
 	}
-	return nil
+	return e.write(fmt.Sprintf("event: %s\ndata: %s\n\n", ev.Type, data))
 }
 
 func (e eventStream) write(s string) error {
@@ -88,14 +121,16 @@ func (e eventStream) write(s string) error {
 type eventQueue struct {
 	ready chan struct{} // holds one element while there is something to take
 	ended chan struct{} // closed when the source is
+	wants func(overlay.Event) bool
 
 	mu   sync.Mutex // guards what follows
 	list []overlay.Event
+	size int // of the documents in them, in bytes
 	lost int
 }
 
-func newEventQueue() *eventQueue {
-	return &eventQueue{ready: make(chan struct{}, 1), ended: make(chan struct{})}
+func newEventQueue(wants func(overlay.Event) bool) *eventQueue {
+	return &eventQueue{ready: make(chan struct{}, 1), ended: make(chan struct{}), wants: wants}
 }
 
 // fill moves events from source to the queue until source or done is closed. It never waits for the subscriber.
@@ -115,9 +150,17 @@ func (q *eventQueue) fill(source <-chan overlay.Event, done <-chan struct{}) {
 }
 
 func (q *eventQueue) put(ev overlay.Event) {
+	if q.wants != nil && !q.wants(ev) {
+		return
+	}
 	q.mu.Lock()
-	if len(q.list) < eventBuffer {
+	size := 0
+	if u, ok := ev.Data.(turn.UpdateEvent); ok {
+		size = len(u.CustomPatch)
+	}
+	if len(q.list) < eventBuffer && (q.size == 0 || q.size+size <= eventBytes) {
 		q.list = append(q.list, ev)
+		q.size += size
 	} else {
 		q.lost++
 	}
@@ -136,6 +179,6 @@ func (q *eventQueue) take() []overlay.Event {
 	if q.lost > 0 {
 		list = append(list, overlay.Event{Type: EventLost, Time: time.Now(), Data: q.lost})
 	}
-	q.list, q.lost = nil, 0
+	q.list, q.size, q.lost = nil, 0, 0
 	return list
 }

@@ -96,7 +96,7 @@ func TestAQuietStreamHasHeartbeats(t *testing.T) {
 }
 
 func TestASlowSubscriberIsToldWhatItLost(t *testing.T) {
-	q := newEventQueue()
+	q := newEventQueue(nil)
 	for range eventBuffer + 7 {
 		q.put(overlay.Event{Type: "snapshot"})
 	}

@@ -16,6 +16,10 @@ func status(s *Server, _ context.Context, _ *call, _ *none) (StatusReply, error)
 
 func diagnostics(s *Server, _ context.Context, _ *call, _ *none) (DiagnosticsReply, error) {
 	d := DiagnosticsReply{Diagnostics: s.workspace.Diagnostics(), Daemon: s.daemon(), Attempts: s.attempts.Active(), Counters: s.host.Counters()}
+	if s.turns != nil {
+		stats := s.turns.Stats()
+		d.Turns = &stats
+	}
 	d.Probes, d.Active, d.Degraded = nonNil(d.Probes), nonNil(d.Active), nonNil(d.Degraded)
 	return d, nil
 }
@@ -62,8 +66,8 @@ func drop(s *Server, ctx context.Context, c *call, _ *none) (DropReply, error) {
 	return DropReply{c.id}, s.workspace.Drop(ctx, c.id)
 }
 
-func rollback(s *Server, ctx context.Context, c *call, o *overlay.RollbackOptions) (overlay.RollbackResult, error) {
-	return s.workspace.Rollback(ctx, c.id, *o)
+func rollback(s *Server, ctx context.Context, c *call, o *overlay.RollbackOptions) (RollbackReply, error) {
+	return s.leaving(s.workspace.Rollback(ctx, c.id, *o))
 }
 
 // journals gives what offers that.
@@ -91,12 +95,12 @@ func rehydrate(s *Server, ctx context.Context, c *call, _ *none) (r checkpoint.C
 	return j.Rehydrate(ctx, c.id)
 }
 
-func undo(s *Server, ctx context.Context, c *call, _ *none) (r overlay.RollbackResult, err error) {
+func undo(s *Server, ctx context.Context, c *call, _ *none) (r RollbackReply, err error) {
 	h, err := s.in(c)
 	if err != nil {
 		return r, err
 	}
-	return h.Undo(ctx)
+	return s.leaving(h.Undo(ctx))
 }
 
 func diff(s *Server, ctx context.Context, c *call, _ *none) (r DiffReply, err error) {
@@ -117,8 +121,17 @@ func reconcile(s *Server, ctx context.Context, c *call, _ *none) (r ReconcileRep
 	return NewReconcileReply(changed), err
 }
 
-func gc(s *Server, ctx context.Context, _ *call, _ *none) (overlay.GCResult, error) {
-	return s.workspace.GC(ctx)
+// gc collects turns first: their checkpoints hold preimages.
+func gc(s *Server, ctx context.Context, _ *call, _ *none) (r GCReply, err error) {
+	if s.turns != nil {
+		f, err := s.turns.Collect(ctx)
+		if err != nil {
+			return r, err
+		}
+		r.Turns = &f
+	}
+	r.GCResult, err = s.workspace.GC(ctx)
+	return r, err
 }
 
 func fsck(s *Server, ctx context.Context, c *call, _ *none) (FsckReply, error) {

@@ -46,7 +46,7 @@ func wantsLane(r *http.Request) bool { return r.Header.Get("Upgrade") == lanePro
 // openLane upgrades the connection of a request, answers it, and then what follows on the connection.
 func (s *Server) openLane(w http.ResponseWriter, first *http.Request) {
 	var body bytes.Buffer
-	if _, err := readBody(w, first, &body); err != nil {
+	if _, err := readBody(w, first, &body, limitOf(first.URL.Path)); err != nil {
 		writeError(w, err)
 		return
 	}
@@ -68,7 +68,7 @@ func (s *Server) openLane(w http.ResponseWriter, first *http.Request) {
 	}
 	l.r = bufio.NewReader(&l.limit)
 	fmt.Fprintf(&l.out, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n\r\n", laneProtocol)
-	first.Body = io.NopCloser(&body)
+	first.Body = readAlready{&body}
 	for req := first; req != nil; req = l.next() {
 		if l.answer(req) != nil || req.Close {
 			return
@@ -94,12 +94,17 @@ func (l *lane) next() *http.Request {
 		return nil
 	}
 	// All of it: while the call runs, watch reads the connection.
-	body, err := io.ReadAll(io.LimitReader(req.Body, maxBody+1))
-	if err != nil {
+	limit := limitOf(req.URL.Path)
+	l.limit.N += limit - maxBody
+	body := new(bytes.Buffer)
+	if n := min(req.ContentLength, limit); n > 0 {
+		body.Grow(int(n) + bytes.MinRead)
+	}
+	if _, err := body.ReadFrom(io.LimitReader(req.Body, limit+1)); err != nil {
 		return nil
 	}
-	req.Body = io.NopCloser(bytes.NewReader(body))
-	req.Close = req.Close || len(body) > maxBody // it will be refused, and its rest is still to come
+	req.Body = readAlready{body}
+	req.Close = req.Close || int64(body.Len()) > limit // it will be refused, and its rest is still to come
 	_ = l.conn.SetReadDeadline(time.Time{})
 	return req
 }

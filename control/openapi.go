@@ -70,12 +70,16 @@ func operation(r route, requests, replies *schemas) object {
 func parameters(r route) []any {
 	var list []any
 	if strings.Contains(r.path, "{id}") {
-		list = append(list, object{"name": "id", "in": "path", "required": true, "description": "ID of the checkpoint",
+		list = append(list, object{"name": "id", "in": "path", "required": true, "description": "ID of the " + subject(r.path),
 			"schema": object{"type": "string"}})
 	}
 	if strings.Contains(r.path, "{name}") {
-		list = append(list, object{"name": "name", "in": "path", "required": true, "description": "name of the branch",
+		list = append(list, object{"name": "name", "in": "path", "required": true, "description": "name of the " + subject(r.path),
 			"schema": object{"type": "string"}})
+	}
+	if strings.Contains(r.path, "{kind}") {
+		list = append(list, object{"name": "kind", "in": "path", "required": true, "description": "kind of profile",
+			"schema": object{"type": "string", "enum": profileKinds}})
 	}
 	for _, p := range r.query {
 		schema := object{"type": "string", "minLength": 1}
@@ -85,6 +89,19 @@ func parameters(r route) []any {
 		list = append(list, object{"name": p.name, "in": "query", "description": p.doc, "schema": schema})
 	}
 	return list
+}
+
+// subject names what the ID or the name in a path is of.
+func subject(path string) string {
+	switch {
+	case strings.HasPrefix(path, "/v1/turns/"):
+		return "turn"
+	case strings.HasPrefix(path, "/v1/conversations/"):
+		return "conversation"
+	case strings.HasPrefix(path, "/v1/branches/"):
+		return "branch"
+	}
+	return "checkpoint"
 }
 
 func content(media string, schema object) object {

@@ -10,7 +10,9 @@ import (
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
+	"github.com/hyperfs/hyperfs/checkpoint"
 	"github.com/hyperfs/hyperfs/overlay"
+	"github.com/hyperfs/hyperfs/session/turn"
 )
 
 // served gets the document as a client would.
@@ -65,7 +67,7 @@ func TestTheDocumentAndTheServerHaveTheSameRoutes(t *testing.T) {
 			if method = strings.ToUpper(method); method == "GET" && path == "/v1/events" || path == "/v1/unmount" {
 				continue // one does not end, the other ends the server; their own tests call them
 			}
-			status, body, _ := s.do(t, method, strings.NewReplacer("{id}", "none", "{name}", "none").Replace(path), nil)
+			status, body, _ := s.do(t, method, strings.NewReplacer("{id}", "none", "{name}", "none", "{kind}", "heap").Replace(path), nil)
 			if status == 405 || bytes.Contains(body, []byte("no such call")) {
 				t.Errorf("%s %s is documented but not served: %d %s", method, path, status, body)
 			}
@@ -94,6 +96,8 @@ func TestRepliesAreWhatTheDocumentSays(t *testing.T) {
 		{"GET", "/v1/status", "/v1/status", ""},
 		{"GET", "/v1/diagnostics", "/v1/diagnostics", ""},
 		{"GET", "/v1/version", "/v1/version", ""},
+		{"GET", "/v1/stats", "/v1/stats", ""},
+		{"GET", "/v1/debug/pprof/none", "/v1/debug/pprof/{kind}", ""},
 		{"POST", "/v1/checkpoints", "/v1/checkpoints", `{"agent":"a","message":"m"}`},
 		{"GET", "/v1/checkpoints", "/v1/checkpoints", ""},
 		{"GET", "/v1/checkpoints?agent=nobody", "/v1/checkpoints", ""},
@@ -181,6 +185,11 @@ func TestRequestsAreWhatTheDocumentSays(t *testing.T) {
 		"MountBranchOptions": MountBranchOptions{At: "a"},
 		"ForkOptions":        overlay.ForkOptions{Name: "a", From: "b", Branch: "f", Subagent: "c", Agent: "d", Message: "e"},
 		"MergeOptions":       overlay.MergeOptions{OnConflict: "theirs", DryRun: true, Exclusive: true},
+		"BeginOptions":       turn.BeginOptions{ID: "a", Conversation: "b", From: "c", Branch: "d", Fork: "e", Subagent: "f", Agent: "g", Message: "h", PID: 1, PIDStart: 2, NoState: true},
+		"AbortOptions":       turn.AbortOptions{Reason: "a", Force: true},
+		"TurnEndOptions":     turn.EndOptions{Outcome: turn.Failed, FinishReason: "a", Error: &checkpoint.TurnError{}, Update: &turn.Update{}, NoRollback: true, WithState: true},
+		"TurnUpdate": turn.Update{SetMessages: &[]json.RawMessage{}, AddMessages: []json.RawMessage{[]byte("1")}, AddArtifacts: []turn.Artifact{{Data: []byte("1")}}, Custom: []byte("1"),
+			CustomPatch: []byte("1"), Bindings: []byte("1"), WithPatch: true, Owner: &turn.Owner{PID: 1}, Detached: new(bool)},
 	} {
 		schema := check.schemas[name].(map[string]any)
 		if schema["additionalProperties"] != false {

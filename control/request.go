@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/url"
@@ -13,8 +14,19 @@ import (
 	"github.com/hyperfs/hyperfs/internal/errs"
 )
 
-// maxBody is the largest request body in bytes. All of ours are far smaller.
-const maxBody = 1 << 20
+// Limits of request bodies in bytes. All but states of turns are far smaller than the first.
+const (
+	maxBody      = 1 << 20
+	maxLargeBody = 256 << 20
+)
+
+// limitOf is how long the body of a request may be, before it is known whether there is such a call.
+func limitOf(path string) int64 {
+	if strings.HasPrefix(path, "/v1/turns/") {
+		return maxLargeBody
+	}
+	return maxBody
+}
 
 // none stands for a request without a body.
 type none struct{}
@@ -26,19 +38,38 @@ type param struct {
 	doc  string
 }
 
-// readBody reads the whole body into buf, which it may grow.
-func readBody(w http.ResponseWriter, r *http.Request, buf *bytes.Buffer) ([]byte, error) {
+// readBody reads the whole body, of no more than limit bytes, into buf, which it may grow. One that was read before is given as it is.
+func readBody(w http.ResponseWriter, r *http.Request, buf *bytes.Buffer, limit int64) ([]byte, error) {
 	if r.ContentLength == 0 {
 		return nil, nil
 	}
-	if _, err := buf.ReadFrom(http.MaxBytesReader(w, r.Body, maxBody)); err != nil {
+	if have, ok := r.Body.(readAlready); ok && int64(have.Len()) <= limit {
+		return have.Bytes(), nil
+	}
+	if n := min(r.ContentLength, limit); n > maxBody {
+		buf.Grow(int(n) + bytes.MinRead) // it would be copied while it grows
+	}
+	if _, err := buf.ReadFrom(http.MaxBytesReader(w, r.Body, limit)); err != nil {
 		var large *http.MaxBytesError
 		if errors.As(err, &large) {
-			return nil, &Error{Code: Usage, Op: "read the request", On: "body", Err: err, Hint: "1 MiB at most"}
+			return nil, &Error{Code: Usage, Op: "read the request", On: "body", Err: err, Hint: fmt.Sprintf("%d MiB at most", limit>>20)}
 		}
 		return nil, &Error{Code: Usage, Op: "read the request", On: "body", Err: err}
 	}
 	return buf.Bytes(), nil
+}
+
+// readAlready is a body that is in memory, and that nobody else uses.
+type readAlready struct{ *bytes.Buffer }
+
+func (readAlready) Close() error { return nil }
+
+// decoder is what reads itself from JSON. It may keep parts of the text.
+type decoder interface{ Decode(text []byte) error }
+
+// appender is what writes itself as JSON.
+type appender interface {
+	AppendJSON(b []byte) ([]byte, error)
 }
 
 // decodeBody fills the struct that dst points to from body, strictly: one JSON object, only known fields under their
@@ -46,6 +77,9 @@ func readBody(w http.ResponseWriter, r *http.Request, buf *bytes.Buffer) ([]byte
 func decodeBody(body []byte, dst any) error {
 	if len(body) == 0 {
 		return nil
+	}
+	if d, ok := dst.(decoder); ok {
+		return d.Decode(body)
 	}
 	fields := fieldsOf(reflect.ValueOf(dst).Elem())
 	dec := json.NewDecoder(bytes.NewReader(body))
@@ -112,8 +146,9 @@ func kindOfJSON(raw []byte) string {
 func fieldsOf(v reflect.Value) map[string]reflect.Value {
 	m := make(map[string]reflect.Value, v.NumField())
 	for i := range v.NumField() {
-		name, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ",")
-		m[name] = v.Field(i)
+		if name, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ","); name != "-" {
+			m[name] = v.Field(i)
+		}
 	}
 	return m
 }

@@ -15,6 +15,7 @@ type route struct {
 	body         reflect.Type // nil: no body
 	reply        reflect.Type // nil: not JSON
 	media        string       // of a reply that is not JSON
+	large        bool         // its body may have up to maxLargeBody bytes
 	serve        handler
 }
 
@@ -24,7 +25,7 @@ type handler func(s *Server, w http.ResponseWriter, c *call) error
 // call is one request, checked.
 type call struct {
 	*http.Request
-	id    string // the {id} or {name} of the path
+	id    string // the {id}, {name} or {kind} of the path
 	query query
 	body  any // a pointer to the route's body type
 }
@@ -46,6 +47,12 @@ func jsonRoute[B, R any](method, path, op, doc string, fn func(s *Server, ctx co
 	return r
 }
 
+// takesLarge lets a route have large bodies.
+func takesLarge(r route) route {
+	r.large = true
+	return r
+}
+
 // streamRoute makes a route that writes something else than JSON.
 func streamRoute(path, op, doc, media string, serve handler, query ...param) route {
 	return route{method: http.MethodGet, path: path, op: op, doc: doc, query: query, media: media, serve: serve}
@@ -62,6 +69,10 @@ var (
 var routes = []route{
 	jsonRoute(http.MethodGet, "/v1/status", "status", "One screen of state.", status),
 	jsonRoute(http.MethodGet, "/v1/diagnostics", "diagnostics", "Everything that the workspace knows about itself; asking runs no scan.", diagnostics),
+	jsonRoute(http.MethodGet, "/v1/stats", "stats", "What the kernel has asked for, by kind of request with how long each took, and what the process has used.", stats),
+	streamRoute("/v1/debug/pprof/{kind}", "pprof", "A profile of the daemon for `go tool pprof`: profile (of the CPU), heap, allocs, goroutine, threadcreate, mutex, block; or a trace for `go tool trace`.", mediaProfile, profile,
+		param{name: "seconds", doc: "how long profile, mutex, block and trace watch: 1 to 300; 5 if left out"},
+		param{name: "text", flag: true, doc: "give text for people, where there is one"}),
 	jsonRoute(http.MethodGet, "/v1/version", "version", "What was built from what, and the features found.", version),
 	jsonRoute(http.MethodPost, "/v1/checkpoints", "snapshot", "Makes a checkpoint.", snapshot),
 	jsonRoute(http.MethodGet, "/v1/checkpoints", "list", "Lists checkpoints, oldest first.", list,
@@ -98,6 +109,23 @@ var routes = []route{
 	jsonRoute(http.MethodGet, "/v1/attempts", "attempts", "Lists the attempts that are under way, oldest first.", attempts),
 	jsonRoute(http.MethodPost, "/v1/attempts/{id}/end", "end_attempt", "Ends an attempt: after a success says what has changed, after a failure rolls back.", endAttempt),
 	jsonRoute(http.MethodDelete, "/v1/attempts/{id}", "abandon_attempt", "Gives an attempt up. The files stay as they are, and the checkpoint stays active.", abandonAttempt),
+	jsonRoute(http.MethodPost, "/v1/turns", "begin_turn", "Begins a turn of a conversation. In main, and in each branch, there is one at a time.", beginTurn),
+	jsonRoute(http.MethodGet, "/v1/turns", "turns", "Lists turns, in the order in which they began.", listTurns,
+		param{name: "conversation", doc: "only of this one"},
+		param{name: "status", doc: "only pending, completed, failed or aborted ones"},
+		param{name: "limit", doc: "a number: only the newest ones"}),
+	jsonRoute(http.MethodGet, "/v1/turns/{id}", "turn", "One turn.", showTurn,
+		param{name: "wait", doc: "a duration, as 30s, of ten minutes at most: while it is pending, wait that long for it to end"}),
+	jsonRoute(http.MethodGet, "/v1/turns/{id}/state", "turn_state", "The state of a completed turn, or what a pending one has so far.", turnState),
+	takesLarge(jsonRoute(http.MethodPost, "/v1/turns/{id}/update", "update_turn", "Changes the state of a pending turn, all or nothing.", updateTurn)),
+	takesLarge(jsonRoute(http.MethodPost, "/v1/turns/{id}/end", "end_turn", "Ends a turn: a completed one becomes a checkpoint with its state, the files of any other go back. One that was aborted is no error.", endTurn)),
+	jsonRoute(http.MethodPost, "/v1/turns/{id}/abort", "abort_turn", "Aborts a pending turn; one that has ended stays as it is.", abortTurn),
+	streamRoute("/v1/turns/{id}/events", "turn_events", "What becomes of one turn as server-sent events: first how it is, last that it is settled.", mediaEvents, eventsOfTurn),
+	streamRoute("/v1/turns/events", "turns_events", "The events of turns as server-sent events: first one for each that is under way.", mediaEvents, eventsOfTurns,
+		param{name: "conversation", doc: "only of this one"}),
+	jsonRoute(http.MethodPost, "/v1/turns/collect", "collect_turns", "Frees what old turns have.", collectTurns),
+	jsonRoute(http.MethodGet, "/v1/conversations", "conversations", "Lists conversations, by name.", conversations),
+	jsonRoute(http.MethodDelete, "/v1/conversations/{name}", "delete_conversation", "Forgets all turns of a conversation, and their checkpoints. The files stay as they are.", deleteConversation),
 	jsonRoute(http.MethodPost, "/v1/branches/{name}/mount", "mount_branch", "Shows a branch at a path of its own too, for a user who can't make bind mounts.", mountBranch),
 	jsonRoute(http.MethodPost, "/v1/outputs", "declare_outputs", "Declares which paths a tool writes, although they may be ignored.", declareOutputs),
 	jsonRoute(http.MethodGet, "/v1/outputs", "outputs", "Lists what tools have been declared to write, oldest first.", outputs,
@@ -116,4 +144,6 @@ const (
 	mediaJSON   = "application/json"
 	mediaPatch  = "text/x-diff"
 	mediaEvents = "text/event-stream"
+
+	mediaProfile = "application/octet-stream"
 )

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"encoding/json"
 	"reflect"
 	"strings"
 	"time"
@@ -8,6 +9,7 @@ import (
 	"github.com/hyperfs/hyperfs/checkpoint"
 	"github.com/hyperfs/hyperfs/overlay"
 	"github.com/hyperfs/hyperfs/session/attempt"
+	"github.com/hyperfs/hyperfs/session/turn"
 )
 
 // object is a JSON object.
@@ -19,10 +21,24 @@ var enums = map[reflect.Type][]any{
 	reflect.TypeFor[overlay.ChangeKind](): {overlay.Created, overlay.Modified, overlay.Deleted, overlay.Renamed},
 	reflect.TypeFor[attempt.Outcome]():    {attempt.Success, attempt.Failure, attempt.Abandoned},
 	reflect.TypeFor[overlay.Answer]():     {overlay.Yes, overlay.No, overlay.Unknown},
+	reflect.TypeFor[turn.Outcome]():       {turn.Completed, turn.Failed},
+
+	reflect.TypeFor[checkpoint.TurnStatus](): {checkpoint.TurnPending, checkpoint.TurnCompleted, checkpoint.TurnFailed, checkpoint.TurnAborted},
 
 	reflect.TypeFor[overlay.IgnoredAction](): {overlay.ActionBlocked, overlay.ActionIgnored, overlay.ActionDeclared},
 	reflect.TypeFor[Code](): {Capacity, BranchConflict, Integrity, Path, IgnoredPath, Rollback, NotFound, Busy, Exec, ExecOptions,
 		ExecTimeout, AttemptInProgress, AttemptRollback, Disposed, Unsupported, Usage, Internal},
+}
+
+// names are those of types whose own names others have too.
+var names = map[reflect.Type]string{
+	reflect.TypeFor[turn.EndOptions]():  "TurnEndOptions",
+	reflect.TypeFor[turn.Result]():      "TurnResult",
+	reflect.TypeFor[turn.State]():       "ConversationState",
+	reflect.TypeFor[turn.Update]():      "TurnUpdate",
+	reflect.TypeFor[turn.UpdateEvent](): "TurnUpdated",
+	reflect.TypeFor[turn.Owner]():       "TurnOwner",
+	reflect.TypeFor[turn.Stats]():       "TurnStats",
 }
 
 // schemas collects the JSON Schemas (2020-12, as OpenAPI 3.1 has them) of Go types, each named struct once.
@@ -34,6 +50,8 @@ type schemas struct {
 // of gives the schema of t as encoding/json writes it: a reference for a named struct.
 func (s *schemas) of(t reflect.Type) object {
 	switch {
+	case t == reflect.TypeFor[json.RawMessage]():
+		return object{} // anything
 	case t == reflect.TypeFor[time.Time]():
 		return object{"type": "string", "format": "date-time"}
 	case enums[t] != nil:
@@ -66,6 +84,9 @@ func (s *schemas) of(t reflect.Type) object {
 // structRef gives a reference to the schema of a named struct, which it makes on first use.
 func (s *schemas) structRef(t reflect.Type) object {
 	name := t.Name()
+	if other := names[t]; other != "" {
+		name = other
+	}
 	if _, ok := s.named[name]; !ok {
 		s.named[name] = nil // it may refer to itself
 		props := object{}
@@ -84,6 +105,9 @@ func (s *schemas) structRef(t reflect.Type) object {
 func (s *schemas) fields(t reflect.Type, props object, required []string) []string {
 	for i := range t.NumField() {
 		f := t.Field(i)
+		if !f.IsExported() || f.Tag.Get("json") == "-" {
+			continue
+		}
 		tag := f.Tag.Get("json")
 		if f.Anonymous && tag == "" {
 			required = s.fields(f.Type, props, required)

@@ -20,6 +20,7 @@ import (
 
 	"github.com/hyperfs/hyperfs/internal/errs"
 	"github.com/hyperfs/hyperfs/session/attempt"
+	"github.com/hyperfs/hyperfs/session/turn"
 )
 
 const (
@@ -34,6 +35,7 @@ type Options struct {
 	Workspace Workspace
 	Host      Host         // nil: a process without a mount, which cannot be unmounted
 	Logger    *slog.Logger // nil means none; requests are logged at debug
+	KeepTurns int          // completed turns that are kept of each conversation; 0 means turn.DefaultKeep, less means all
 	SpoolDir  string       // where large patches are kept while they are made; must not be below the mount. "" means os.TempDir
 }
 
@@ -41,6 +43,7 @@ type Options struct {
 type Server struct {
 	workspace Workspace
 	attempts  *attempt.Engine
+	turns     *turn.Engine // nil: a workspace that keeps none
 	host      Host
 	log       *slog.Logger
 	spoolDir  string
@@ -75,6 +78,9 @@ func NewServer(o Options) *Server {
 		closing:   make(chan struct{}),
 		released:  make(chan struct{}),
 		shut:      make(chan struct{}),
+	}
+	if w, ok := o.Workspace.(turn.Workspace); ok {
+		s.turns = turn.New(w, turn.Options{Keep: max(0, cmp.Or(o.KeepTurns, turn.DefaultKeep))})
 	}
 	if s.host == nil {
 		s.host = noHost{}
@@ -124,6 +130,11 @@ func (s *Server) Close(release func() error) error {
 			(*l).Close() // before the workspace is free: the next daemon must not find a socket that still answers
 		}
 		s.gate.Lock()
+		if s.turns != nil {
+			if err := s.turns.Close(); err != nil {
+				s.log.Error("the states of turns that are under way are lost", "error", err)
+			}
+		}
 		if release != nil {
 			s.releaseErr = release()
 		}
@@ -208,7 +219,7 @@ func (s *Server) answer(r route, w http.ResponseWriter, req *http.Request) {
 }
 
 func (s *Server) run(r route, w http.ResponseWriter, req *http.Request) error {
-	c := &call{Request: req, id: cmp.Or(req.PathValue("id"), req.PathValue("name"))}
+	c := &call{Request: req, id: cmp.Or(req.PathValue("id"), req.PathValue("name"), req.PathValue("kind"))}
 	var err error
 	if c.query, err = parseQuery(req.URL.RawQuery, r.query); err != nil {
 		return err
@@ -233,10 +244,16 @@ func (s *Server) run(r route, w http.ResponseWriter, req *http.Request) error {
 
 // body reads and checks the body of a request: a pointer to the route's type.
 func (s *Server) body(r route, w http.ResponseWriter, req *http.Request) (any, error) {
-	buf := buffers.Get().(*bytes.Buffer)
-	buf.Reset()
-	defer buffers.Put(buf)
-	raw, err := readBody(w, req, buf)
+	var buf *bytes.Buffer
+	limit := int64(maxBody)
+	if r.large {
+		buf, limit = new(bytes.Buffer), maxLargeBody // what is decoded from it keeps parts of it
+	} else {
+		buf = buffers.Get().(*bytes.Buffer)
+		buf.Reset()
+		defer buffers.Put(buf)
+	}
+	raw, err := readBody(w, req, buf, limit)
 	if err != nil {
 		return nil, err
 	}
@@ -252,20 +269,27 @@ var buffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
 // writeJSON sends v whole, with its length.
 func writeJSON(w http.ResponseWriter, status int, v any) error {
-	buf := buffers.Get().(*bytes.Buffer)
-	buf.Reset()
-	defer buffers.Put(buf)
-	enc := json.NewEncoder(buf)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(v); err != nil {
+	var text []byte
+	var err error
+	if a, ok := v.(appender); ok {
+		text, err = a.AppendJSON(nil)
+	} else {
+		buf := buffers.Get().(*bytes.Buffer)
+		buf.Reset()
+		defer buffers.Put(buf)
+		enc := json.NewEncoder(buf)
+		enc.SetEscapeHTML(false)
+		err = enc.Encode(v)
+		text = buf.Bytes()
+	}
+	if err != nil {
 		return errs.Wrap(Internal, "encode the reply", "", err)
 	}
 	h := w.Header()
 	h["Content-Type"] = contentJSON
-	h["Content-Length"] = []string{strconv.Itoa(buf.Len())}
+	h["Content-Length"] = []string{strconv.Itoa(len(text))}
 	w.WriteHeader(status)
-	_, err := w.Write(buf.Bytes())
-	if err != nil {
+	if _, err := w.Write(text); err != nil {
 		panic(http.ErrAbortHandler) // the peer is gone, or must not take this for a whole reply
 	}
 	return nil

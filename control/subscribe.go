@@ -11,8 +11,8 @@ import (
 	"github.com/hyperfs/hyperfs/overlay"
 )
 
-// maxEvent is the longest line of an event in bytes.
-const maxEvent = 1 << 20
+// maxEvent is the longest line of an event in bytes: it may hold a custom document of a turn.
+const maxEvent = maxLargeBody + 1<<20
 
 // Events subscribes to changes of state. When it returns, the subscription is in force. The channel is closed when ctx
 // ends, when the daemon does, or when the connection breaks. Who reads too slowly gets an event of the type EventLost.

@@ -1,9 +1,12 @@
 package control
 
 import (
+	"time"
+
 	"github.com/hyperfs/hyperfs/checkpoint"
 	"github.com/hyperfs/hyperfs/overlay"
 	"github.com/hyperfs/hyperfs/session/attempt"
+	"github.com/hyperfs/hyperfs/session/turn"
 )
 
 // NotUTF8 carries the exact bytes of strings that are not valid UTF-8, which JSON cannot hold: paths are arbitrary bytes.
@@ -23,7 +26,17 @@ type DiagnosticsReply struct {
 	overlay.Diagnostics
 	Daemon   Daemon            `json:"daemon"`
 	Attempts []attempt.Attempt `json:"attempts"`           // under way, oldest first
+	Turns    *turn.Stats       `json:"turns,omitempty"`    // of a workspace that keeps them
 	Counters map[string]uint64 `json:"counters,omitempty"` // requests of the kernel since the mount, by kind
+}
+
+// StatsReply is the answer to GET /v1/stats: counters, of which the difference between two answers tells what happened between them.
+type StatsReply struct {
+	At      time.Time          `json:"at"`
+	Since   time.Time          `json:"since"` // when counting began
+	Process ProcessStats       `json:"process"`
+	Mount   *MountStats        `json:"mount,omitempty"` // nil where nothing is mounted
+	Tree    *overlay.TreeStats `json:"tree,omitempty"`  // nil of the backend scan
 }
 
 // CheckpointsReply is the answer to GET /v1/checkpoints, oldest first.
@@ -93,6 +106,12 @@ type DiffReply struct {
 type ReconcileReply struct {
 	overlay.ReconcileResult
 	NotUTF8 NotUTF8 `json:"not_utf8,omitempty"`
+}
+
+// GCReply is the answer to POST /v1/gc.
+type GCReply struct {
+	overlay.GCResult
+	Turns *turn.Freed `json:"turns,omitempty"` // what old turns had; their checkpoints' preimages are counted above
 }
 
 // FsckReply lists the invariants that do not hold. None is good news.

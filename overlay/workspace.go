@@ -32,6 +32,7 @@ type Workspace struct {
 	tiers   *tiers
 	tree    *Tree
 	events  *events
+	done    deeds
 
 	admin sync.RWMutex // see doc.go
 	gcing sync.WaitGroup

@@ -1,4 +1,4 @@
-// Package session is what a program calls that lets others work in a workspace: it makes checkpoints, attempts and branches of an open
+// Package session is what a program calls that lets others work in a workspace: it makes checkpoints, attempts, turns and branches of an open
 // workspace, and runs commands in it, or in a branch that stands at the workspace's own path.
 //
 // # How a session reaches its workspace
@@ -11,6 +11,11 @@
 // the kernel until the child has entered its directory and read its program. If these are on the mount, the answer has to come
 // from a goroutine of the same process, and when the garbage collector wants to stop all others at that moment it waits for the thread that forks, and the goroutine
 // for it. A page of a mapped file does the same. So a mount is a daemon's, whose own programs are elsewhere.
+//
+// # Attempts and turns
+//
+// RunAttempt keeps what a function has done to the files, or rolls it back. RunTurns does so for each input of a Runner, and keeps the messages, artifacts and other state of a
+// conversation together with the files. Both give their callback what works in the right place, ends with it, and can have attempts within.
 //
 // # Commands
 //

@@ -92,11 +92,7 @@ func (j *job) Exec(ctx context.Context, c Command) (Result, error) {
 		return Result{}, err
 	}
 	defer leave()
-	if j.dir != j.s.dir {
-		c.Workspace, c.Source = j.s.root, j.dir
-		c.Env = append([]string{envBranch + "=" + j.branch}, c.Env...)
-	}
-	r, err := j.s.Exec(ctx, c)
+	r, err := j.s.Exec(ctx, j.s.placeIn(j.branch, j.dir, c))
 	if ctx.Err() != nil {
 		return r, err
 	}

@@ -16,8 +16,9 @@ import (
 
 // run is one call of RunTurns. Its loop is a goroutine of its own, which a detached run is left to.
 type run struct {
-	r   *Runner
-	ctx context.Context // of the handlers: ends with the caller's context until release is called, and with the session
+	r      *Runner
+	caller context.Context
+	ctx    context.Context // of the handlers: ends with the caller's until release is called, and with the session
 
 	release  func() bool
 	left     chan struct{} // closed by Detach
@@ -31,7 +32,7 @@ type run struct {
 // start begins a run, and waits until it has ended or is detached.
 func (r *Runner) start(ctx context.Context, next func(context.Context) (step, bool, error)) (RunResult, error) {
 	const op = "run turns"
-	u := &run{r: r, left: make(chan struct{}), done: make(chan struct{})}
+	u := &run{r: r, caller: ctx, left: make(chan struct{}), done: make(chan struct{})}
 	own, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	u.release = context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
 	own, leave, err := r.s.enter(own, op)
@@ -91,6 +92,9 @@ var detachedUpdate = turn.Update{Detached: new(true)}
 func (u *run) loop(next func(context.Context) (step, bool, error)) {
 	var err error
 	for more := true; more && err == nil; {
+		if err = u.callerEnded(); err != nil {
+			break
+		}
 		var st step
 		if st, more, err = next(u.ctx); more && err == nil {
 			more, err = u.turn(st)
@@ -98,9 +102,10 @@ func (u *run) loop(next func(context.Context) (step, bool, error)) {
 	}
 	if u.result.LastGood != "" && u.result.LastGoodState == nil {
 		st, failed := u.r.s.client.TurnState(context.WithoutCancel(u.ctx), u.result.LastGood)
-		if failed == nil {
+		switch {
+		case failed == nil:
 			u.result.LastGoodState = &st
-		} else if err == nil {
+		case err == nil && errs.CodeOf(failed) != errs.NotFound: // it was collected
 			err = failed
 		}
 	}
@@ -109,6 +114,16 @@ func (u *run) loop(next func(context.Context) (step, bool, error)) {
 	u.over = true
 	u.r.mu.Unlock()
 	close(u.done)
+}
+
+// callerEnded gives the cause of the end of the caller's context, which the handlers' hears of a moment later. nil if it goes on, or does not count any more.
+func (u *run) callerEnded() error {
+	u.r.mu.Lock()
+	defer u.r.mu.Unlock()
+	if u.detached {
+		return nil
+	}
+	return context.Cause(u.caller)
 }
 
 // turn makes one turn. It reports whether another one may follow.
@@ -158,6 +173,9 @@ func (u *run) begin() (*Turn, error) {
 	}
 	s.note(nil, begun.Rollback)
 	r.next.Conversation, r.next.Branch, r.next.Fork = begun.Conversation, begun.WorksIn, "" // the branch is there, also if this turn fails
+	if begun.Conversation != r.from {
+		r.next.From = "" // a conversation of its own has begun, whose turns begin with the state of From until one completes
+	}
 	u.result.Conversation, u.result.Turn = begun.Conversation, begun.Turn
 	dir, err := s.branchDir("begin turn", begun.WorksIn)
 	if err != nil {
@@ -256,24 +274,33 @@ func (u *run) end(t *Turn, said TurnResult, failure error) error {
 		r, err = t.s.client.EndTurn(ctx, t.ID(), turn.EndOptions{Outcome: turn.Failed, Error: turnErrorOf(failure), NoRollback: u.r.o.NoRollback, WithState: true})
 	}
 	if err != nil {
-		return u.notEnded(t, failure, err)
+		record, e := t.s.client.Turn(ctx, t.ID())
+		if e != nil || !record.Settled {
+			return u.notEnded(t, failure, err)
+		}
+		r = turn.Result{Turn: record, LastGood: record.Parent} // somebody else has ended it
+		if record.Status == checkpoint.TurnCompleted {
+			r.LastGood = record.ID
+		}
 	}
-	u.result.Turn, u.result.LastFinishReason, u.result.LastGood = r.Turn, r.Turn.FinishReason, r.LastGood
-	u.result.LastGoodState, u.result.Rollback = r.State, r.Rollback
-	t.s.note(nil, r.Rollback)
+	u.ended(r, failure)
+	return nil
+}
+
+// ended takes down what has become of a turn.
+func (u *run) ended(r turn.Result, failure error) {
+	u.result.Turn, u.result.LastFinishReason, u.result.LastGood, u.result.LastGoodState = r.Turn, r.Turn.FinishReason, r.LastGood, r.State
+	u.result.LastError, u.result.Rollback = failure, r.Rollback
+	u.r.s.note(nil, r.Rollback)
 	switch r.Turn.Status {
 	case checkpoint.TurnCompleted:
-		u.result.LastError = nil
 		u.result.Completed++
 		u.r.next.From = "" // it goes on from here
 	case checkpoint.TurnAborted:
 		u.result.LastError = abortOf(r.Turn)
 		u.r.tell(TurnEvent{Type: turn.EventAborted, Turn: r.Turn})
-	default:
-		u.result.LastError = failure
 	}
 	u.r.tell(TurnEvent{Type: turn.EventEnded, Turn: r.Turn})
-	return nil
 }
 
 // notEnded gives the error of a turn that has failed and can't be ended.

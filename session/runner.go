@@ -22,7 +22,7 @@ type RunnerOptions struct {
 	Conversation string // "" is that of From, or a new one. One that there is goes on from its head, with the files as they are
 	From         string // a completed turn to resume: when the first turn begins, the files go back to it; see turn.BeginOptions
 	Branch       string // where to work; "" is where the conversation has worked, or the session's branch
-	Fork         string // name of a branch that the first turn forks, from the files of From or from now, to work in. Without Conversation it gets one of its own
+	Fork         string // a branch that the first turn forks to work in, from From, or else from Branch as it is. Without Conversation it gets one of its own
 
 	Subagent string // tags and message of the checkpoints
 	Agent    string
@@ -70,8 +70,9 @@ type RunResult struct {
 
 // Runner makes turns of a conversation, one after the other. Any number of goroutines may call its methods.
 type Runner struct {
-	s *Session
-	o RunnerOptions
+	s    *Session
+	o    RunnerOptions
+	from string // the conversation of From
 
 	mu      sync.Mutex        // guards what follows
 	next    turn.BeginOptions // what the next turn begins with
@@ -81,12 +82,8 @@ type Runner struct {
 }
 
 // NewRunner makes a runner. Nothing is begun yet, and no file touched. Errors: NOT_FOUND for a turn that is not there; USAGE for one that has not completed, as
-// only completed ones can be resumed, and for a branch that is to be forked and worked in at once.
+// only completed ones can be resumed.
 func NewRunner(ctx context.Context, s *Session, o RunnerOptions) (*Runner, error) {
-	const op = "resume"
-	if o.Fork != "" && o.Branch != "" {
-		return nil, errs.New(errs.Usage, op, "Fork", "with it there is no Branch: it is the one to work in")
-	}
 	r := &Runner{s: s, o: o}
 	r.next = turn.BeginOptions{
 		Conversation: o.Conversation, From: o.From, Branch: o.Branch, Fork: o.Fork, Subagent: o.Subagent, Agent: o.Agent, Message: o.Message, NoState: true,
@@ -101,9 +98,9 @@ func NewRunner(ctx context.Context, s *Session, o RunnerOptions) (*Runner, error
 			return nil, err
 		}
 		if from.Status != checkpoint.TurnCompleted {
-			return nil, errs.New(errs.Usage, op, o.From, "the turn is %s, not completed", from.Status)
+			return nil, errs.New(errs.Usage, "resume", o.From, "the turn is %s, not completed", from.Status)
 		}
-		r.last.LastGood = from.ID
+		r.from, r.last.LastGood = from.Conversation, from.ID
 		if o.Fork == "" {
 			r.last.Conversation = cmp.Or(o.Conversation, from.Conversation)
 		}
@@ -120,7 +117,7 @@ func NewRunner(ctx context.Context, s *Session, o RunnerOptions) (*Runner, error
 			}
 		}
 	}
-	if r.last.LastGood == "" && o.Fork == "" {
+	if r.last.LastGood == "" {
 		r.next.Branch = cmp.Or(o.Branch, s.shown) // there is nothing to go on from
 	}
 	return r, nil
@@ -219,7 +216,7 @@ func (r *Runner) tell(ev TurnEvent) {
 // turn.ReasonAborted. The next RunTurns goes on from the last good turn.
 //
 // The context of fn ends when ctx does, unless the run was detached, when the session is closed, and when fn returns; it has the values of ctx. Close does not cut turns
-// off silently: the turn under way fails, with DISPOSED as its error, its files go back, and no more begin. Close waits for that.
+// off silently: the turn under way fails, with the handler's error or else DISPOSED, its files go back, and no more begin. Close waits for that.
 //
 // The error is for what keeps the runner from working: ATTEMPT_IN_PROGRESS with the ID of another turn in the same branch; BUSY where this runner runs already;
 // ATTEMPT_ROLLBACK where a turn has failed and its files can't be put back, with both errors below; the cause of the end of ctx where that came between turns;

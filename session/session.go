@@ -192,13 +192,27 @@ func do(ctx context.Context, s *Session, op string, fn func(context.Context) err
 
 // Exec runs a command in the workspace. When it ends, all that it has started does, daemons too: what changes the workspace after that is none of it.
 func (s *Session) Exec(ctx context.Context, c Command) (Result, error) {
+	return call(ctx, s, op, s.place(c).Run)
+}
+
+// place gives a command the workspace, unless it has one.
+func (s *Session) place(c Command) Command {
 	if c.Workspace == "" {
 		c.Workspace = s.dir
 	}
 	if c.Source == "" && s.shown == "" {
 		c.Unset = append(c.Unset[:len(c.Unset):len(c.Unset)], envBranch)
 	}
-	return call(ctx, s, op, c.Run)
+	return c
+}
+
+// placeIn gives a command the branch whose directory is dir.
+func (s *Session) placeIn(branch, dir string, c Command) Command {
+	if dir != s.dir {
+		c.Workspace, c.Source = s.root, dir
+		c.Env = append([]string{envBranch + "=" + branch}, c.Env...)
+	}
+	return s.place(c)
 }
 
 // Diagnostics is everything that the workspace and the session know about themselves.

@@ -25,6 +25,7 @@ var (
 	checked = newProgram("cmd/hyperfs", raceEnabled) // what the tests run
 	plain   = newProgram("cmd/hyperfs", false)       // what users run, for tests of how much it takes
 	search  = newProgram("examples/treesearch", raceEnabled)
+	agentic = newProgram("examples/agent", raceEnabled)
 
 	unchecked = newTestProgram("test") // these tests without the race detector
 )

@@ -85,15 +85,47 @@ func TestExamplesForSessionsWork(t *testing.T) {
 
 // What docs/sessions.md has in Go is Go, in a function that gives an error.
 func TestExamplesForSessionsInGoCompile(t *testing.T) {
-	for _, text := range blocksIn(t, "../docs/sessions.md", "go") {
+	compiles(t, "../docs/sessions.md", "", "_ = r\n")
+}
+
+// compiles vets the Go of a page, with something before and after it, in a function that gives an error.
+func compiles(t *testing.T, page, before, after string) {
+	t.Helper()
+	for _, text := range blocksIn(t, page, "go") {
+		if strings.Contains(text, "genkit.") {
+			continue // of a module of its own
+		}
 		text = "package main\n\nimport (\n\t\"context\"\n\n\t\"github.com/hyperfs/hyperfs/session\"\n)\n\n" +
-			"func main() { _ = example(context.Background()) }\n\nfunc example(ctx context.Context) error {\n" + text + "_ = r\nreturn err\n}\n"
+			"func main() { _ = example(context.Background()) }\n\nfunc example(ctx context.Context) error {\n" + before + text + after + "return err\n}\n"
 		file := filepath.Join(t.TempDir(), "main.go")
 		must(t, os.WriteFile(file, []byte(text), 0o644))
 		if out, err := exec.Command("go", "vet", file).CombinedOutput(); err != nil {
 			t.Errorf("%v: %s\nof\n%s", err, out, text)
 		}
 	}
+}
+
+// What docs/turns.md has for a shell and for other languages commits files and conversation of what succeeds, and puts both back where it fails.
+func TestExamplesForTurnsWork(t *testing.T) {
+	t.Parallel()
+	r, _ := newReader(t)
+	r.does(`printf 'all:\n\techo made >file; echo log >make.log; test ! -e fail\n' >Makefile; touch fail`)
+	const page = "../docs/turns.md"
+	for _, command := range commandsIn(t, page) {
+		r.does(`code=0; ` + command + ` || code=$?; test $code -ne 0; test "$(cat file)" = old`)
+		r.does(`rm fail; ` + command + `; test "$(cat file)" = made; hyperfs turns list | grep -q ' completed .* fix '; hyperfs turns delete fix; touch fail; echo old >file; rm make.log`)
+	}
+	for _, text := range blocksIn(t, page, "sh") {
+		text = "SOCKET=$(hyperfs status --json | jq -r .daemon.socket)\n" + strings.ReplaceAll(text, "hyperfs turns show --state", ": ") + "rm -f update.json; "
+		r.does(text + `test "$(cat file)" = old; hyperfs turns show "$id" | grep '^status *failed'; hyperfs turns list --status pending >../list; test ! -s ../list`)
+		r.does(`rm fail; ` + text + `test "$(cat file)" = made; hyperfs turns show --state "$id" | jq -e '.custom.step == 1 and .messages[0].content == "Make it build"'; ` +
+			`hyperfs turns delete fix; touch fail; echo old >file; rm make.log`)
+	}
+}
+
+// What docs/turns.md has in Go is Go.
+func TestExamplesForTurnsInGoCompile(t *testing.T) {
+	compiles(t, "../docs/turns.md", "inputs := make(chan session.Message)\n", "_ = result\n")
 }
 
 // What docs/recovery.md says lists and takes over what a daemon that was killed has left.

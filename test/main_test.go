@@ -16,6 +16,7 @@ func TestMain(m *testing.M) {
 	become(envHands, serveHands)
 	become(envWatch, watchAndPrint)
 	become(envInBranch, attemptInBranch)
+	become(envTurnVictim, turnVictim)
 	flag.Parse()
 	// Failures are kept as logs of operations, which say more than rapid's own files.
 	if err := flag.Set("rapid.nofailfile", "true"); err != nil {
@@ -25,6 +26,7 @@ func TestMain(m *testing.M) {
 	checked.remove()
 	plain.remove()
 	search.remove()
+	agentic.remove()
 	unchecked.remove()
 	os.Exit(code)
 }

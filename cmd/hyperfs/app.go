@@ -47,7 +47,7 @@ func newApp(stdin io.Reader, stdout, stderr io.Writer) *cli.App {
 			jsonFlag(),
 		},
 		Commands: []*cli.Command{
-			runCommand(), execCommand(), attemptCommand(), mountCommand(), serveCommand(), unmountCommand(), statusCommand(), diagnosticsCommand(),
+			runCommand(), execCommand(), attemptCommand(), turnsCommand(), mountCommand(), serveCommand(), unmountCommand(), statusCommand(), diagnosticsCommand(), statsCommand(), profileCommand(),
 			snapshotCommand(), rollbackCommand(), undoCommand(), listCommand(), treeCommand(), showCommand(),
 			diffCommand(), patchCommand(), reconcileCommand(), promoteCommand(), dropCommand(),
 			forkCommand(), branchesCommand(), headsCommand(), mergeCommand(), dropBranchCommand(),
@@ -58,11 +58,30 @@ func newApp(stdin io.Reader, stdout, stderr io.Writer) *cli.App {
 		ExitErrHandler: func(*cli.Context, error) {}, // report does it
 		Action:         noCommand,
 	}
-	for _, c := range app.Commands {
+	eachCommand(app.Commands, func(_ string, c *cli.Command) {
 		c.OnUsageError = usageFailed
 		c.HideHelpCommand = true
-	}
+	})
 	return app
+}
+
+// eachCommand calls fn with each command and its name behind that of the program, those of commands among them.
+func eachCommand(list []*cli.Command, fn func(name string, c *cli.Command)) {
+	for _, c := range list {
+		fn(c.Name, c)
+		eachCommand(c.Subcommands, func(name string, sub *cli.Command) { fn(c.Name+" "+name, sub) })
+	}
+}
+
+// nameOf gives the name of the command that runs, behind that of the program.
+func nameOf(c *cli.Context) string {
+	var names []string
+	for _, l := range c.Lineage() {
+		if l.Command != nil && l.Command.Name != c.App.Name {
+			names = append([]string{l.Command.Name}, names...)
+		}
+	}
+	return strings.TrimSpace(strings.Join(names, " "))
 }
 
 // jsonFlag is on every command that prints data, and on the program.
@@ -73,11 +92,7 @@ func jsonFlag() cli.Flag {
 // noCommand runs where the first argument names no command.
 func noCommand(c *cli.Context) error {
 	if name := c.Args().First(); name != "" {
-		e := errs.New(control.Usage, "", "", "unknown command %q", name)
-		if near := cli.SuggestCommand(c.App.Commands, name); near != "" {
-			return e.WithHint(near)
-		}
-		return e.WithHint("hyperfs help lists them")
+		return unknownCommand(c, name, c.App.Commands, "hyperfs help")
 	}
 	c.App.Writer = c.App.ErrWriter
 	if err := cli.ShowAppHelp(c); err != nil {
@@ -86,18 +101,24 @@ func noCommand(c *cli.Context) error {
 	return errs.New(control.Usage, "", "", "a command is missing")
 }
 
+// unknownCommand is the error of a command, or one of a command, that there isn't.
+func unknownCommand(c *cli.Context, name string, among []*cli.Command, help string) error {
+	e := errs.New(control.Usage, nameOf(c), "", "unknown command %q", name)
+	if near := cli.SuggestCommand(among, name); near != "" {
+		return e.WithHint(near)
+	}
+	return e.WithHint(help + " lists them")
+}
+
 // usageFailed gives wrong flags their code.
 func usageFailed(c *cli.Context, err error, _ bool) error {
-	name := ""
-	if c.Command != nil && c.Command.Name != c.App.Name {
-		name = c.Command.Name
-	}
+	name := nameOf(c)
 	return errs.New(control.Usage, name, "", "%w", err).WithHint(strings.TrimSpace("hyperfs help " + name))
 }
 
 // wrongArguments is the error of too few or too many arguments.
 func wrongArguments(c *cli.Context) error {
-	return errs.New(control.Usage, c.Command.Name, "", "usage: %s", c.Command.UsageText).WithHint("hyperfs help " + c.Command.Name)
+	return errs.New(control.Usage, nameOf(c), "", "usage: %s", c.Command.UsageText).WithHint("hyperfs help " + nameOf(c))
 }
 
 // arguments checks how many arguments there are, and that none is empty.
@@ -108,7 +129,7 @@ func arguments(least, most int, then cli.ActionFunc) cli.ActionFunc {
 		}
 		for _, a := range c.Args().Slice() {
 			if a == "" || strings.ContainsRune(a, 0) {
-				return errs.New(control.Usage, c.Command.Name, "", "an argument is empty").WithHint("hyperfs help " + c.Command.Name)
+				return errs.New(control.Usage, nameOf(c), "", "an argument is empty").WithHint("hyperfs help " + nameOf(c))
 			}
 		}
 		return then(c)
@@ -129,7 +150,7 @@ func flagAnywhere(c *cli.Context, name string) bool {
 func given(c *cli.Context, name string) (string, error) {
 	v := c.String(name)
 	if v == "" && c.IsSet(name) {
-		return "", errs.New(control.Usage, c.Command.Name, "--"+name, "it is empty")
+		return "", errs.New(control.Usage, nameOf(c), "--"+name, "it is empty")
 	}
 	return v, nil
 }

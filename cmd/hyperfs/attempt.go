@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"runtime"
-	"slices"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -188,36 +186,14 @@ func (t *trial) run(ctx context.Context) error {
 
 // execute runs the command where the attempt works.
 func (t *trial) execute() (session.Result, error) {
-	branch := t.begun.WorksIn
-	if shown, _ := boundBranch(t.place.mountpoint); branch == shown || shown == "" && branch == overlay.MainBranch {
-		branch = "" // it is at the workspace's path for us already
-	}
-	cmd, err := t.place.command(t.c, branch)
+	cmd, err := t.place.command(t.c, t.place.unlessHere(t.begun.WorksIn))
 	if err != nil {
 		return session.Result{}, err
 	}
 	if runtime.GOOS == "linux" {
 		return execute(t.c, cmd)
 	}
-	return t.executeDirectly(cmd)
-}
-
-// executeDirectly runs the command where package session can't.
-func (t *trial) executeDirectly(c session.Command) (session.Result, error) {
-	program, err := lookUp(t.place.op, c.Dir, c.Args[0])
-	if err != nil {
-		return session.Result{}, err
-	}
-	cmd := exec.Command(program, c.Args[1:]...)
-	cmd.Args[0], cmd.Dir = c.Args[0], c.Dir
-	cmd.Env = slices.DeleteFunc(os.Environ(), func(kv string) bool {
-		name, _, _ := strings.Cut(kv, "=")
-		return slices.Contains(c.Unset, name)
-	})
-	cmd.Env = append(append(cmd.Env, "PWD="+c.Dir), c.Env...)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = c.Stdin, c.Stdout, c.Stderr
-	code, err := runDirectly(t.place.op, cmd, t.signals)
-	return session.Result{ExitCode: code}, err
+	return executeDirectly(context.Background(), t.place.op, cmd, t.signals)
 }
 
 func (t *trial) asJSON() bool { return flagAnywhere(t.c, "json") }

@@ -95,6 +95,7 @@ func (o mountOptions) args(ready uintptr) []string {
 		"--"+readyFlag, strconv.FormatUint(uint64(ready), 10),
 		"--tier", o.Tier,
 		"--max-checkpoints", strconv.Itoa(o.MaxCheckpoints),
+		"--keep-turns", strconv.Itoa(o.KeepTurns),
 		"--no-durable-journals="+strconv.FormatBool(o.NoJournals),
 		"--strict-ignored="+strconv.FormatBool(o.StrictIgnored),
 		"--sync="+strconv.FormatBool(o.Sync),

@@ -28,19 +28,19 @@ func writeDocs(app *cli.App, out io.Writer) error {
 	fmt.Fprintf(&b, "# Command line\n\n<!-- Made from the commands by `go generate ./cmd/hyperfs`. -->\n\n")
 	fmt.Fprintf(&b, "hyperfs: %s.\n\n```\n%s\n```\n\n%s\n\n", app.Usage, app.UsageText, paragraphs(app.Description))
 	writeFlags(&b, app.Flags)
-	fmt.Fprint(&b, "A flag may stand before or after the arguments of its command, but for `run` and `exec`, where all after the command's name is its own.\n\n")
-	for _, cmd := range app.Commands {
+	fmt.Fprint(&b, "A flag may stand before or after the arguments of its command, but for `run`, `exec`, `attempt` and `stats`, where all after the command's name is its own.\n\n")
+	eachCommand(app.Commands, func(name string, cmd *cli.Command) {
 		if cmd.Hidden || cmd.Name == "help" {
-			continue
+			return
 		}
 		text, examples, _ := strings.Cut(cmd.Description, "Example:\n")
-		fmt.Fprintf(&b, "## %s\n\n%s.\n\n```\n%s\n```\n\n", cmd.Name, capital(cmd.Usage), cmd.UsageText)
+		fmt.Fprintf(&b, "## %s\n\n%s.\n\n```\n%s\n```\n\n", name, capital(cmd.Usage), cmd.UsageText)
 		if text = strings.TrimSpace(text); text != "" {
 			fmt.Fprintf(&b, "%s\n\n", paragraphs(text))
 		}
 		writeFlags(&b, cmd.Flags)
 		fmt.Fprintf(&b, "Example:\n\n```sh\n%s\n```\n\n", strings.TrimSpace(strings.ReplaceAll(examples, "\n  ", "\n")))
-	}
+	})
 	_, err := io.WriteString(out, strings.TrimSuffix(b.String(), "\n"))
 	return err
 }

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -96,7 +98,7 @@ func findExec(c *cli.Context) (execPlace, error) {
 
 // askExec asks the daemon of a place.
 func askExec(c *cli.Context, p place) (x execPlace, err error) {
-	x.place, x.op = p, c.Command.Name
+	x.place, x.op = p, nameOf(c)
 	if x.socket == "" {
 		return x, errs.New(control.NotFound, x.op, x.dir, "it is not mounted").WithHint("hyperfs mount " + x.dir)
 	}
@@ -145,6 +147,14 @@ func (x execPlace) command(c *cli.Context, branch string) (cmd session.Command, 
 		err = errs.New(control.Usage, "exec", "--write", "it belongs to --sandbox: without that, all can be written to")
 	}
 	return cmd, err
+}
+
+// unlessHere gives the name of a branch, or "" if we find it, or main, at the workspace's path ourselves.
+func (x execPlace) unlessHere(branch string) string {
+	if shown, _ := boundBranch(x.mountpoint); branch == shown || shown == "" && branch == overlay.MainBranch {
+		return ""
+	}
+	return branch
 }
 
 // tellBranch makes hyperfs commands in cmd be about the branch that cmd finds at the workspace's path, "" being main, whatever our own environment
@@ -268,7 +278,12 @@ func (x execPlace) hidden() []string {
 func execute(c *cli.Context, cmd session.Command) (session.Result, error) {
 	signals := newForwarder()
 	defer signals.stop()
-	p, err := cmd.Start(context.WithoutCancel(c.Context)) // an interrupt is for the command
+	return executeUntil(context.WithoutCancel(c.Context), cmd, signals) // an interrupt is for the command
+}
+
+// executeUntil runs cmd until it ends or ctx does.
+func executeUntil(ctx context.Context, cmd session.Command, signals *forwarder) (session.Result, error) {
+	p, err := cmd.Start(ctx)
 	var start *session.StartError
 	if errors.As(err, &start) {
 		code := 126
@@ -283,4 +298,22 @@ func execute(c *cli.Context, cmd session.Command) (session.Result, error) {
 	signals.to(p)
 	defer signals.to(nil)
 	return p.Wait()
+}
+
+// executeDirectly runs cmd where package session can't, until it ends or ctx does.
+func executeDirectly(ctx context.Context, op string, c session.Command, signals *forwarder) (session.Result, error) {
+	program, err := lookUp(op, c.Dir, c.Args[0])
+	if err != nil {
+		return session.Result{}, err
+	}
+	cmd := exec.CommandContext(ctx, program, c.Args[1:]...)
+	cmd.Args[0], cmd.Dir = c.Args[0], c.Dir
+	cmd.Env = slices.DeleteFunc(os.Environ(), func(kv string) bool {
+		name, _, _ := strings.Cut(kv, "=")
+		return slices.Contains(c.Unset, name)
+	})
+	cmd.Env = append(append(cmd.Env, "PWD="+c.Dir), c.Env...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = c.Stdin, c.Stdout, c.Stderr
+	code, err := runDirectly(op, cmd, signals)
+	return session.Result{ExitCode: code}, err
 }

@@ -8,7 +8,6 @@ import (
 
 	"github.com/hyperfs/hyperfs/control"
 	"github.com/hyperfs/hyperfs/internal/errs"
-	"github.com/hyperfs/hyperfs/overlay"
 )
 
 func gcCommand() *cli.Command {
@@ -32,9 +31,12 @@ func gcCommand() *cli.Command {
 	}
 }
 
-func printGC(out io.Writer, r overlay.GCResult) error {
+func printGC(out io.Writer, r control.GCReply) error {
 	_, err := fmt.Fprintf(out, "freed %s: %s of the trash, %s, %s of the log, %s\n", bytesText(r.Bytes),
 		plural(r.Trash, "file"), plural(r.Backups, "preimage"), plural(r.Records, "record"), plural(r.Checkpoints, "checkpoint"))
+	if f := r.Turns; err == nil && f != nil && (f.Turns > 0 || f.Blobs > 0) {
+		_, err = fmt.Fprintf(out, "of turns: %s and %s, %s\n", plural(f.Turns, "turn"), plural(f.Blobs, "part")+" of states", bytesText(f.Bytes))
+	}
 	return err
 }
 

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/hyperfs/hyperfs/control"
 	"github.com/hyperfs/hyperfs/internal/errs"
 	"github.com/hyperfs/hyperfs/overlay"
+	"github.com/hyperfs/hyperfs/session/turn"
 	"github.com/hyperfs/hyperfs/strategy"
 )
 
@@ -52,6 +54,26 @@ func unmountCommand() *cli.Command {
 	}
 }
 
+// envKeepTurns is read by commands without a daemon too.
+const envKeepTurns = "HYPERFS_KEEP_TURNS"
+
+// keptTurns gives what control.Options take for a number of turns, of which 0 means all.
+func keptTurns(n int) int {
+	if n == 0 {
+		return -1
+	}
+	return n
+}
+
+// keptTurnsHere gives it for a command that opens the workspace itself.
+func keptTurnsHere() int {
+	n, err := strconv.Atoi(os.Getenv(envKeepTurns))
+	if err != nil || n < 0 {
+		return turn.DefaultKeep
+	}
+	return keptTurns(n)
+}
+
 // tiers are the values of --tier.
 var tiers = tierNames()
 
@@ -69,6 +91,7 @@ func storeFlags() []cli.Flag {
 		&cli.StringFlag{Name: "store", EnvVars: []string{envStore}, Usage: "keep checkpoints in `DIR` instead of .hyperfs in the workspace; on the same filesystem"},
 		&cli.StringFlag{Name: "tier", EnvVars: []string{"HYPERFS_TIER"}, Value: "auto", Usage: "how preimages are kept: " + strings.Join(tiers, ", ")},
 		&cli.IntFlag{Name: "max-checkpoints", EnvVars: []string{"HYPERFS_MAX_CHECKPOINTS"}, Value: 1024, Usage: "how many may be active"},
+		&cli.IntFlag{Name: "keep-turns", EnvVars: []string{envKeepTurns}, Value: turn.DefaultKeep, Usage: "how many completed turns of each conversation are kept; 0 means all"},
 		&cli.BoolFlag{Name: "no-durable-journals", EnvVars: []string{"HYPERFS_NO_DURABLE_JOURNALS"}, Usage: "checkpoints end with the daemon; branches stay"},
 		&cli.BoolFlag{Name: "sync", EnvVars: []string{"HYPERFS_SYNC"}, Usage: "preimages survive power loss"},
 		&cli.BoolFlag{Name: "debug", EnvVars: []string{"HYPERFS_DEBUG"}, Usage: "log every request"},
@@ -102,6 +125,7 @@ type mountOptions struct {
 	TmpfsDir       string // absolute; "" means below /dev/shm
 	Hot            overlay.HotConfig
 	MaxCheckpoints int
+	KeepTurns      int // 0 means all
 	NoJournals     bool
 	Ignore         []string
 	StrictIgnored  bool
@@ -122,6 +146,7 @@ func mountOptionsOf(c *cli.Context, dir string) (o mountOptions, err error) {
 		NoTmpfs:        c.Bool("no-tmpfs"),
 		Hot:            hotConfigOf(c),
 		MaxCheckpoints: c.Int("max-checkpoints"),
+		KeepTurns:      c.Int("keep-turns"),
 		NoJournals:     c.Bool("no-durable-journals"),
 		StrictIgnored:  c.Bool("strict-ignored"),
 		Sync:           c.Bool("sync"),
@@ -137,6 +162,9 @@ func mountOptionsOf(c *cli.Context, dir string) (o mountOptions, err error) {
 	}
 	if o.MaxCheckpoints <= 0 {
 		return o, errs.New(control.Usage, "mount", "--max-checkpoints", "%d is not positive", o.MaxCheckpoints)
+	}
+	if o.KeepTurns < 0 {
+		return o, errs.New(control.Usage, "mount", "--keep-turns", "%d is negative", o.KeepTurns)
 	}
 	if !slices.Contains(tiers, o.Tier) {
 		return o, errs.New(control.Usage, "mount", "--tier", "%q is none", o.Tier).WithHint(strings.Join(tiers, ", "))

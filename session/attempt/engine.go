@@ -9,6 +9,7 @@ import (
 
 	"github.com/hyperfs/hyperfs/checkpoint"
 	"github.com/hyperfs/hyperfs/internal/errs"
+	"github.com/hyperfs/hyperfs/internal/owner"
 	"github.com/hyperfs/hyperfs/overlay"
 )
 
@@ -49,7 +50,7 @@ const maxRefused = 256
 // entry is an attempt that is under way, or about to be. Of its checkpoint it has the ID alone before begun is closed.
 type entry struct {
 	Attempt
-	owner  owner
+	owner  owner.Process
 	begun  chan struct{} // closed when the checkpoint was made, or not
 	failed bool          // it was not made
 	ending bool          // somebody is ending it
@@ -88,7 +89,7 @@ func (e *Engine) Begin(ctx context.Context, o Options) (Attempt, error) {
 
 // prepare checks the options, and completes them with what the parent says.
 func (e *Engine) prepare(o Options) (*entry, Options, error) {
-	own, err := o.owner()
+	own, err := owner.Find(op, o.PID, o.PIDStart)
 	if err != nil {
 		return nil, o, err
 	}
@@ -156,7 +157,7 @@ func (e *Engine) lapsed(a *entry) bool {
 	if !a.isBegun() || a.ending {
 		return false
 	}
-	if a.owner.gone() {
+	if a.owner.Gone() {
 		return true
 	}
 	c, err := e.w.Get(a.ID)

@@ -77,12 +77,13 @@ type BeginOptions struct {
 // Begun is a turn that has begun.
 type Begun struct {
 	Turn
-	State    *State                  `json:"state,omitempty"`    // what it begins with
-	Rollback *overlay.RollbackResult `json:"rollback,omitempty"` // of the files, where From asked for it
-	Settled  []Turn                  `json:"settled,omitempty"`  // earlier turns whose owners were gone, and which were ended
+	State    *State                  `json:"state,omitempty"`         // what it begins with
+	Rollback *overlay.RollbackResult `json:"rollback,omitempty"`      // of the files, where From asked for it
+	Settled  []Turn                  `json:"settled_turns,omitempty"` // earlier turns whose owners were gone, and which were ended
 }
 
-// Update changes the state of a pending turn, all or nothing, in the order of the fields. What it changes is kept if the turn completes.
+// Update changes the state of a pending turn, all or nothing, in the order of the fields. What it changes is kept if the turn completes. JSON is kept byte for byte, but for
+// the space around values, and for a custom document that a patch changes, which becomes compact.
 type Update struct {
 	SetMessages  *[]json.RawMessage `json:"set_messages,omitempty"` // all messages anew
 	AddMessages  []json.RawMessage  `json:"add_messages,omitempty"`
@@ -97,6 +98,8 @@ type Update struct {
 	// Owner gives the turn to another process. Detached says that whoever had asked for the turn does not wait for it any more.
 	Owner    *Owner `json:"owner,omitempty"`
 	Detached *bool  `json:"detached,omitempty"`
+
+	checked bool // Decode has made it
 }
 
 // Owner is a process that has a turn.
