@@ -5,6 +5,8 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
+	"strconv"
 
 	"github.com/hyperfs/hyperfs/checkpoint"
 	"github.com/hyperfs/hyperfs/internal/errs"
@@ -19,6 +21,30 @@ func (c *Client) Status(ctx context.Context) (r StatusReply, err error) {
 // Diagnostics gives everything that the workspace knows about itself.
 func (c *Client) Diagnostics(ctx context.Context) (r DiagnosticsReply, err error) {
 	return r, c.call(ctx, "diagnostics", http.MethodGet, "/v1/diagnostics", nil, nil, &r)
+}
+
+// Stats tells what the kernel has asked for, and what the process has used.
+func (c *Client) Stats(ctx context.Context) (r StatsReply, err error) {
+	return r, c.call(ctx, "stats", http.MethodGet, "/v1/stats", nil, nil, &r)
+}
+
+// Profile writes a profile of the daemon to w, one of ProfileKinds. If the kind takes time, the daemon is watched for 1 to 300 seconds.
+func (c *Client) Profile(ctx context.Context, kind string, seconds int, text bool, w io.Writer) error {
+	q := values("seconds", strconv.Itoa(seconds))
+	setFlag(q, "text", text)
+	if !slices.Contains(profileKinds, any(kind)) {
+		return noSuchProfile(kind)
+	}
+	resp, err := c.stream(ctx, "pprof", "/v1/debug/pprof/"+kind, q)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	in := &readFailure{r: resp.Body}
+	if _, err = io.Copy(w, in); err != nil && in.err != nil {
+		return unreachable(ctx, "pprof", err)
+	}
+	return errs.Wrap(Internal, "pprof", "", err)
 }
 
 // Version says what the daemon was built from, and the features it found.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/hyperfs/hyperfs/checkpoint"
 	"github.com/hyperfs/hyperfs/internal/errs"
+	"github.com/hyperfs/hyperfs/internal/latency"
 	"github.com/hyperfs/hyperfs/overlay"
 	"github.com/hyperfs/hyperfs/strategy"
 )
@@ -214,6 +215,13 @@ func (h *fakeHost) Info() Daemon {
 }
 
 func (h *fakeHost) Counters() map[string]uint64 { return map[string]uint64{"LOOKUP": 3} }
+
+func (h *fakeHost) Stats() MountStats {
+	var took latency.Histogram
+	took.Add(10 * time.Microsecond)
+	took.Add(20 * time.Microsecond)
+	return MountStats{Operations: []Operation{NewOperation("lookup", true, 1, took.Snapshot())}, Events: map[string]uint64{"inval_inode": 4}}
+}
 
 func (h *fakeHost) Unmount(_ context.Context, o UnmountOptions) error {
 	if h.busy && !o.Lazy {

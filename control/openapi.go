@@ -77,6 +77,10 @@ func parameters(r route) []any {
 		list = append(list, object{"name": "name", "in": "path", "required": true, "description": "name of the " + subject(r.path),
 			"schema": object{"type": "string"}})
 	}
+	if strings.Contains(r.path, "{kind}") {
+		list = append(list, object{"name": "kind", "in": "path", "required": true, "description": "kind of profile",
+			"schema": object{"type": "string", "enum": profileKinds}})
+	}
 	for _, p := range r.query {
 		schema := object{"type": "string", "minLength": 1}
 		if p.flag {

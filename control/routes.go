@@ -25,7 +25,7 @@ type handler func(s *Server, w http.ResponseWriter, c *call) error
 // call is one request, checked.
 type call struct {
 	*http.Request
-	id    string // the {id} or {name} of the path
+	id    string // the {id}, {name} or {kind} of the path
 	query query
 	body  any // a pointer to the route's body type
 }
@@ -69,6 +69,10 @@ var (
 var routes = []route{
 	jsonRoute(http.MethodGet, "/v1/status", "status", "One screen of state.", status),
 	jsonRoute(http.MethodGet, "/v1/diagnostics", "diagnostics", "Everything that the workspace knows about itself; asking runs no scan.", diagnostics),
+	jsonRoute(http.MethodGet, "/v1/stats", "stats", "What the kernel has asked for, by kind of request with how long each took, and what the process has used.", stats),
+	streamRoute("/v1/debug/pprof/{kind}", "pprof", "A profile of the daemon for `go tool pprof`: profile (of the CPU), heap, allocs, goroutine, threadcreate, mutex, block; or a trace for `go tool trace`.", mediaProfile, profile,
+		param{name: "seconds", doc: "how long profile, mutex, block and trace watch: 1 to 300; 5 if left out"},
+		param{name: "text", flag: true, doc: "give text for people, where there is one"}),
 	jsonRoute(http.MethodGet, "/v1/version", "version", "What was built from what, and the features found.", version),
 	jsonRoute(http.MethodPost, "/v1/checkpoints", "snapshot", "Makes a checkpoint.", snapshot),
 	jsonRoute(http.MethodGet, "/v1/checkpoints", "list", "Lists checkpoints, oldest first.", list,
@@ -140,4 +144,6 @@ const (
 	mediaJSON   = "application/json"
 	mediaPatch  = "text/x-diff"
 	mediaEvents = "text/event-stream"
+
+	mediaProfile = "application/octet-stream"
 )

@@ -219,7 +219,7 @@ func (s *Server) answer(r route, w http.ResponseWriter, req *http.Request) {
 }
 
 func (s *Server) run(r route, w http.ResponseWriter, req *http.Request) error {
-	c := &call{Request: req, id: cmp.Or(req.PathValue("id"), req.PathValue("name"))}
+	c := &call{Request: req, id: cmp.Or(req.PathValue("id"), req.PathValue("name"), req.PathValue("kind"))}
 	var err error
 	if c.query, err = parseQuery(req.URL.RawQuery, r.query); err != nil {
 		return err

@@ -1,6 +1,8 @@
 package control
 
 import (
+	"time"
+
 	"github.com/hyperfs/hyperfs/checkpoint"
 	"github.com/hyperfs/hyperfs/overlay"
 	"github.com/hyperfs/hyperfs/session/attempt"
@@ -26,6 +28,15 @@ type DiagnosticsReply struct {
 	Attempts []attempt.Attempt `json:"attempts"`           // under way, oldest first
 	Turns    *turn.Stats       `json:"turns,omitempty"`    // of a workspace that keeps them
 	Counters map[string]uint64 `json:"counters,omitempty"` // requests of the kernel since the mount, by kind
+}
+
+// StatsReply is the answer to GET /v1/stats: counters, of which the difference between two answers tells what happened between them.
+type StatsReply struct {
+	At      time.Time          `json:"at"`
+	Since   time.Time          `json:"since"` // when counting began
+	Process ProcessStats       `json:"process"`
+	Mount   *MountStats        `json:"mount,omitempty"` // nil where nothing is mounted
+	Tree    *overlay.TreeStats `json:"tree,omitempty"`  // nil of the backend scan
 }
 
 // CheckpointsReply is the answer to GET /v1/checkpoints, oldest first.

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/hyperfs/hyperfs/checkpoint"
+	"github.com/hyperfs/hyperfs/internal/latency"
 	"github.com/hyperfs/hyperfs/overlay"
 )
 
@@ -80,6 +81,41 @@ type Feature struct {
 	Name string `json:"name"`
 	On   bool   `json:"on"`
 	Note string `json:"note,omitempty"` // why not, or how much
+}
+
+// Meter is a Host that counts and times what the kernel asks it for.
+type Meter interface {
+	// Stats is what there was since the start.
+	Stats() MountStats
+}
+
+// MountStats is what the kernel has asked for since the mount. What it reads and writes past the daemon can't be seen.
+type MountStats struct {
+	Operations   []Operation       `json:"operations"` // those that there were
+	Events       map[string]uint64 `json:"events"`     // notifications to the kernel, opens for passthrough, events for programs that watch files
+	ReadBytes    uint64            `json:"read_bytes"` // by requests
+	WrittenBytes uint64            `json:"written_bytes"`
+	KernelNodes  int               `json:"kernel_nodes"` // inodes that the kernel holds
+}
+
+// Operation is one kind of request of the kernel, and how long the daemon took for them: from when it had read one until it had its answer.
+type Operation struct {
+	Name   string `json:"name"`
+	Waits  bool   `json:"waits"`  // a program waits for the answer: a round trip
+	Errors uint64 `json:"errors"` // of the requests, those that were refused
+	latency.Snapshot
+	Mean time.Duration `json:"mean_ns"`
+	P50  time.Duration `json:"p50_ns"` // half of them took no longer; up to a quarter more than it need be
+	P90  time.Duration `json:"p90_ns"`
+	P99  time.Duration `json:"p99_ns"`
+}
+
+// NewOperation makes an Operation of what was counted.
+func NewOperation(name string, waits bool, errors uint64, took latency.Snapshot) Operation {
+	return Operation{
+		Name: name, Waits: waits, Errors: errors, Snapshot: took,
+		Mean: took.Mean(), P50: took.Quantile(0.5), P90: took.Quantile(0.9), P99: took.Quantile(0.99),
+	}
 }
 
 // BranchMounter is a Host that can show a branch at a path of its own too.

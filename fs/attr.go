@@ -11,7 +11,6 @@ import (
 
 // Lookup finds a name. That there is none is an answer that the kernel can remember: node ID 0.
 func (s *filesystem) Lookup(_ <-chan struct{}, in *fuse.InHeader, name string, out *fuse.EntryOut) fuse.Status {
-	s.counts.add(opLookup)
 	dir, st := s.node(in.NodeId)
 	if !st.Ok() {
 		return st
@@ -64,7 +63,6 @@ func (s *filesystem) across(dir node, name string) (*volume, error) {
 
 // Forget takes back references of the kernel.
 func (s *filesystem) Forget(id, nlookup uint64) {
-	s.counts.add(opForget)
 	n, refs, gone := s.nodes.forget(id, nlookup)
 	if n.Inode == nil {
 		return
@@ -108,7 +106,6 @@ func fillAttr(out *fuse.Attr, a *overlay.Attr) {
 }
 
 func (s *filesystem) GetAttr(_ <-chan struct{}, in *fuse.GetAttrIn, out *fuse.AttrOut) fuse.Status {
-	s.counts.add(opGetAttr)
 	n, st := s.node(in.NodeId)
 	if !st.Ok() {
 		return st
@@ -126,7 +123,6 @@ func (s *filesystem) GetAttr(_ <-chan struct{}, in *fuse.GetAttrIn, out *fuse.At
 
 // Statx is GetAttr with the birth time. The kernel asks for it only where a program wants that.
 func (s *filesystem) Statx(_ <-chan struct{}, in *fuse.StatxIn, out *fuse.StatxOut) fuse.Status {
-	s.counts.add(opStatx)
 	n, st := s.node(in.NodeId)
 	if !st.Ok() {
 		return st
@@ -173,7 +169,6 @@ var setAttrBits = []struct{ kernel, tree uint32 }{
 }
 
 func (s *filesystem) SetAttr(_ <-chan struct{}, in *fuse.SetAttrIn, out *fuse.AttrOut) fuse.Status {
-	s.counts.add(opSetAttr)
 	n, st := s.node(in.NodeId)
 	if !st.Ok() {
 		return st
@@ -237,7 +232,6 @@ func (s *filesystem) killPriv(n node, f overlay.File) error {
 }
 
 func (s *filesystem) Readlink(_ <-chan struct{}, in *fuse.InHeader) ([]byte, fuse.Status) {
-	s.counts.add(opReadlink)
 	n, st := s.node(in.NodeId)
 	if !st.Ok() {
 		return nil, st
@@ -248,7 +242,6 @@ func (s *filesystem) Readlink(_ <-chan struct{}, in *fuse.InHeader) ([]byte, fus
 }
 
 func (s *filesystem) StatFs(_ <-chan struct{}, in *fuse.InHeader, out *fuse.StatfsOut) fuse.Status {
-	s.counts.add(opStatFs)
 	n, ok := s.node(in.NodeId)
 	if !ok.Ok() {
 		return ok

@@ -133,7 +133,7 @@ func (m *Server) serveBranch(name string, vol overlay.Volume, at string) (*branc
 	if err != nil {
 		return nil, err
 	}
-	srv, err := fuse.NewServer(s, fmt.Sprintf("/dev/fd/%d", fd), fuseOptions(o, m.fs.log))
+	srv, err := fuse.NewServer(metered{s, s.meter}, fmt.Sprintf("/dev/fd/%d", fd), fuseOptions(o, m.fs.log))
 	if err != nil {
 		_ = unmount(at, true)
 		return nil, mountError(at, err)
@@ -158,7 +158,7 @@ func newBranchFilesystem(vol overlay.Volume, of *filesystem) *filesystem {
 	s := &filesystem{
 		root: of.root, RawFileSystem: fuse.NewDefaultRawFileSystem(), log: of.log,
 		main:  newVolume(vol, false),
-		nodes: newNodeTable(), handles: newHandleTable(), listings: newListings(),
+		nodes: newNodeTable(), handles: newHandleTable(), listings: newListings(), meter: of.meter,
 	}
 	s.main.cache, s.main.uncached = timeouts{}, true
 	s.opens = newOpenInodes(s)

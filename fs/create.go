@@ -27,28 +27,24 @@ func (s *filesystem) entry(dir uint64, name string, out *fuse.EntryOut, make fun
 }
 
 func (s *filesystem) Mknod(_ <-chan struct{}, in *fuse.MknodIn, name string, out *fuse.EntryOut) fuse.Status {
-	s.counts.add(opMknod)
 	return s.entry(in.NodeId, name, out, func(dir node) (overlay.Inode, overlay.Attr, error) {
 		return dir.vol.Mknod(dir.Inode, name, in.Mode, in.Rdev, callerOf(&in.InHeader, in.Umask))
 	})
 }
 
 func (s *filesystem) Mkdir(_ <-chan struct{}, in *fuse.MkdirIn, name string, out *fuse.EntryOut) fuse.Status {
-	s.counts.add(opMkdir)
 	return s.entry(in.NodeId, name, out, func(dir node) (overlay.Inode, overlay.Attr, error) {
 		return dir.vol.Mkdir(dir.Inode, name, in.Mode, callerOf(&in.InHeader, in.Umask))
 	})
 }
 
 func (s *filesystem) Symlink(_ <-chan struct{}, in *fuse.InHeader, target, name string, out *fuse.EntryOut) fuse.Status {
-	s.counts.add(opSymlink)
 	return s.entry(in.NodeId, name, out, func(dir node) (overlay.Inode, overlay.Attr, error) {
 		return dir.vol.Symlink(dir.Inode, name, target, callerOf(in, 0))
 	})
 }
 
 func (s *filesystem) Link(_ <-chan struct{}, in *fuse.LinkIn, name string, out *fuse.EntryOut) fuse.Status {
-	s.counts.add(opLink)
 	n, st := s.node(in.Oldnodeid)
 	if !st.Ok() {
 		return st
@@ -66,7 +62,6 @@ func (s *filesystem) Link(_ <-chan struct{}, in *fuse.LinkIn, name string, out *
 // Create makes and opens a file. Where the kernel did not know that there is one (it can't be so in place), ESTALE makes it
 // look again and open that.
 func (s *filesystem) Create(_ <-chan struct{}, in *fuse.CreateIn, name string, out *fuse.CreateOut) fuse.Status {
-	s.counts.add(opCreate)
 	st := s.created(in, name, out, func(dir node, direct bool) (overlay.Inode, overlay.File, overlay.Attr, error) {
 		return dir.vol.Create(dir.Inode, name, int(in.Flags), in.Mode, direct, callerOf(&in.InHeader, in.Umask))
 	})
@@ -78,7 +73,6 @@ func (s *filesystem) Create(_ <-chan struct{}, in *fuse.CreateIn, name string, o
 
 // Tmpfile makes and opens a file without a name, for open(2) with O_TMPFILE.
 func (s *filesystem) Tmpfile(_ <-chan struct{}, in *fuse.CreateIn, out *fuse.CreateOut) fuse.Status {
-	s.counts.add(opTmpfile)
 	return s.created(in, "", out, func(dir node, direct bool) (overlay.Inode, overlay.File, overlay.Attr, error) {
 		return dir.vol.Tmpfile(dir.Inode, int(in.Flags), in.Mode, direct, callerOf(&in.InHeader, in.Umask))
 	})
@@ -104,6 +98,7 @@ func (s *filesystem) created(in *fuse.CreateIn, name string, out *fuse.CreateOut
 		dir.vol.Forget(n, 1)
 		return status(err)
 	}
+	s.opens.lookForCapabilities(f, since)
 	out.Fh = s.handles.add(f)
 	s.fillEntry(&out.EntryOut, node{dir.vol, n}, &a, since)
 	return fuse.OK

@@ -8,7 +8,6 @@ import (
 // OpenDir tells the kernel that directories need no opening: from then on it caches listings for good and opens none (see
 // FUSE_NO_OPENDIR_SUPPORT in linux/fuse.h). An older one asks each time.
 func (s *filesystem) OpenDir(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
-	s.counts.add(opOpenDir)
 	if s.noOpenDir {
 		return fuse.ENOSYS
 	}
@@ -27,7 +26,6 @@ func (s *filesystem) OpenDir(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenO
 func (s *filesystem) ReleaseDir(*fuse.ReleaseIn) {}
 
 func (s *filesystem) ReadDir(_ <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntryList) fuse.Status {
-	s.counts.add(opReadDir)
 	return s.list(in, func(_ node, e *overlay.DirEntry) bool {
 		return out.AddDirEntry(fuse.DirEntry{Name: e.Name, Ino: e.Ino, Mode: e.Type, Off: e.Off})
 	})
@@ -35,7 +33,6 @@ func (s *filesystem) ReadDir(_ <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEn
 
 // ReadDirPlus lists a directory and looks up each entry that fits into the reply.
 func (s *filesystem) ReadDirPlus(_ <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntryList) fuse.Status {
-	s.counts.add(opReadDirPlus)
 	since := s.invalidated.Load()
 	var filled []*fuse.EntryOut
 	st := s.list(in, func(dir node, e *overlay.DirEntry) bool {
@@ -112,7 +109,6 @@ func (s *filesystem) list(in *fuse.ReadIn, add func(dir node, e *overlay.DirEntr
 
 // FsyncDir makes a directory durable.
 func (s *filesystem) FsyncDir(_ <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
-	s.counts.add(opFsyncDir)
 	n, st := s.node(in.NodeId)
 	if !st.Ok() {
 		return st

@@ -53,7 +53,7 @@ type echo struct {
 }
 
 func newEcho(s *filesystem, mountpoint string, log *slog.Logger) *echo {
-	return &echo{s: s, mountpoint: mountpoint, log: log, raised: &s.counts[opEcho]}
+	return &echo{s: s, mountpoint: mountpoint, log: log, raised: &s.meter.events[eventEcho]}
 }
 
 // tell has the kernel forget, and programs that watch files told of effects. It waits a moment.

@@ -12,16 +12,17 @@ const fsyncDatasync = 1
 const copyMax = 1 << 30
 
 func (s *filesystem) Open(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
-	s.counts.add(opOpen)
 	n, st := s.node(in.NodeId)
 	if !st.Ok() {
 		return st
 	}
 	defer n.vol.let()
+	since := s.invalidated.Load()
 	f, err := s.opens.open(n, int(in.Flags), callerOf(&in.InHeader, 0), out)
 	if err != nil {
 		return s.stale.status(in.Pid, err)
 	}
+	s.opens.lookForCapabilities(f, since)
 	if in.Mode&fuse.OPEN_KILL_SUIDGID != 0 {
 		if err := s.killPriv(n, f.File); err != nil {
 			s.opens.close(f)
@@ -33,14 +34,12 @@ func (s *filesystem) Open(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut)
 }
 
 func (s *filesystem) Release(_ <-chan struct{}, in *fuse.ReleaseIn) {
-	s.counts.add(opRelease)
 	if f := s.handles.remove(in.Fh); f != nil {
 		s.opens.close(f)
 	}
 }
 
 func (s *filesystem) Read(_ <-chan struct{}, in *fuse.ReadIn, buf []byte) (fuse.ReadResult, fuse.Status) {
-	s.counts.add(opRead)
 	f, st := s.file(in.Fh)
 	if !st.Ok() {
 		return nil, st
@@ -53,7 +52,6 @@ func (s *filesystem) Read(_ <-chan struct{}, in *fuse.ReadIn, buf []byte) (fuse.
 }
 
 func (s *filesystem) Write(_ <-chan struct{}, in *fuse.WriteIn, data []byte) (uint32, fuse.Status) {
-	s.counts.add(opWrite)
 	f, st := s.file(in.Fh)
 	if !st.Ok() {
 		return 0, st
@@ -73,7 +71,6 @@ func (s *filesystem) Write(_ <-chan struct{}, in *fuse.WriteIn, data []byte) (ui
 
 // Lseek finds data and holes; the kernel does the rest itself.
 func (s *filesystem) Lseek(_ <-chan struct{}, in *fuse.LseekIn, out *fuse.LseekOut) fuse.Status {
-	s.counts.add(opLseek)
 	f, st := s.file(in.Fh)
 	if !st.Ok() {
 		return st
@@ -85,12 +82,10 @@ func (s *filesystem) Lseek(_ <-chan struct{}, in *fuse.LseekIn, out *fuse.LseekO
 
 // Flush has nothing to do, at no close of any file. ENOSYS keeps a kernel that does not know FOPEN_NOFLUSH from asking again.
 func (s *filesystem) Flush(_ <-chan struct{}, _ *fuse.FlushIn) fuse.Status {
-	s.counts.add(opFlush)
 	return fuse.ENOSYS
 }
 
 func (s *filesystem) Fsync(_ <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
-	s.counts.add(opFsync)
 	f, st := s.file(in.Fh)
 	if !st.Ok() {
 		return st
@@ -101,7 +96,6 @@ func (s *filesystem) Fsync(_ <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
 // Fallocate takes every mode that the lower has. The protocol has no flag that asks to clear set-user-ID here, so
 // that is done for everybody but root.
 func (s *filesystem) Fallocate(_ <-chan struct{}, in *fuse.FallocateIn) fuse.Status {
-	s.counts.add(opFallocate)
 	f, st := s.file(in.Fh)
 	if !st.Ok() {
 		return st
@@ -116,7 +110,6 @@ func (s *filesystem) Fallocate(_ <-chan struct{}, in *fuse.FallocateIn) fuse.Sta
 }
 
 func (s *filesystem) CopyFileRange(_ <-chan struct{}, in *fuse.CopyFileRangeIn) (uint32, fuse.Status) {
-	s.counts.add(opCopyFileRange)
 	from, st := s.file(in.FhIn)
 	if !st.Ok() {
 		return 0, st

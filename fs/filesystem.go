@@ -38,7 +38,7 @@ type filesystem struct {
 	handles  *handleTable
 	listings *listings
 	opens    *openInodes
-	counts   counts
+	meter    *meter
 	stale    staleOpens
 	echo     *echo         // nil where programs that watch files are told nothing
 	newNum   func() uint64 // gives the number of a new node
@@ -66,7 +66,7 @@ func newFilesystem(tree *overlay.Tree, o Options, log *slog.Logger) *filesystem 
 		RawFileSystem: fuse.NewDefaultRawFileSystem(),
 		main:          newVolume(tree.Volume(), o.InPlace),
 		log:           log, inPlace: o.InPlace, newNum: tree.NewNum,
-		nodes: newNodeTable(), handles: newHandleTable(), listings: newListings(),
+		nodes: newNodeTable(), handles: newHandleTable(), listings: newListings(), meter: &meter{},
 	}
 	s.main.main = true
 	if o.Shelf != nil {

@@ -66,7 +66,7 @@ func Mount(tree *overlay.Tree, mountpoint string, o Options) (*Server, error) {
 		s.echo = newEcho(s, mountpoint, log)
 		answers = echoed{s, s.echo}
 	}
-	srv, err := fuse.NewServer(answers, fmt.Sprintf("/dev/fd/%d", fd), fuseOptions(o, log))
+	srv, err := fuse.NewServer(metered{answers, s.meter}, fmt.Sprintf("/dev/fd/%d", fd), fuseOptions(o, log))
 	if err != nil {
 		_ = unmount(mountpoint, true)
 		return nil, mountError(mountpoint, err)
@@ -198,8 +198,8 @@ func (m *Server) Features() Features {
 	return f
 }
 
-// Counts tells how many requests and notifications of each kind there were; those of which there was none are left out.
-func (m *Server) Counts() map[string]uint64 { return m.fs.counts.snapshot() }
+// Counts tells how many requests and notifications of each kind there were, of it and its branch mounts; those of which there was none are left out.
+func (m *Server) Counts() map[string]uint64 { return m.fs.meter.counts() }
 
 // Nodes is how many inodes the kernel holds.
 func (m *Server) Nodes() int { return m.fs.nodes.len() }

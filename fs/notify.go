@@ -29,7 +29,7 @@ func (t notifier) knows(n overlay.Inode) bool {
 // InvalEntry makes the kernel forget what dir has under name, also that it has nothing. The kernel takes the directory's
 // lock for it, so it first applies the replies to all lookups under way there.
 func (t notifier) InvalEntry(dir overlay.Inode, name string) {
-	t.s.counts.add(opInvalEntry)
+	t.s.meter.note(eventInvalEntry)
 	if t.knows(dir) {
 		t.s.kernel.EntryNotify(dir.Num(), name)
 	}
@@ -38,7 +38,7 @@ func (t notifier) InvalEntry(dir overlay.Inode, name string) {
 // InvalInode makes the kernel forget attributes, ACLs, and pages from offset 0 to the end, be they of a file or
 // of a listing. It writes back dirty ones first.
 func (t notifier) InvalInode(n overlay.Inode) {
-	t.s.counts.add(opInvalInode)
+	t.s.meter.note(eventInvalInode)
 	if !t.knows(n) {
 		return
 	}
@@ -52,7 +52,7 @@ func (t notifier) InvalInode(n overlay.Inode) {
 // FlushInode makes the kernel write back dirty pages. There is no notification that only does this: it forgets them too. A file that is
 // served past the daemon has none; if it was closed just now, it need not count as open any more.
 func (t notifier) FlushInode(n overlay.Inode) {
-	t.s.counts.add(opFlushInode)
+	t.s.meter.note(eventFlushInode)
 	t.s.opens.settleNow(n)
 	if t.s.opens.isCached(n) && t.knows(n) {
 		t.s.kernel.InodeNotify(n.Num(), 0, 0)
@@ -77,7 +77,7 @@ type teller struct{ everywhere }
 
 // Removed is InvalEntry for a name of a file that has none any more. The kernel ends what watches the file itself (IN_DELETE_SELF).
 func (t teller) Removed(dir overlay.Inode, name string, gone overlay.Inode) {
-	t.s.counts.add(opInvalEntry)
+	t.s.meter.note(eventInvalEntry)
 	if t.knows(dir) {
 		t.s.kernel.DeleteNotify(dir.Num(), gone.Num(), name)
 	}

@@ -41,6 +41,10 @@ func wantsWrite(flags int) bool { return flags&unix.O_ACCMODE != unix.O_RDONLY }
 type openInode struct {
 	users int // who holds it; guarded by openInodes.mu
 
+	// bare says that it had no capabilities when it was opened for writing, and that nobody has set an xattr since: it is one more than
+	// filesystem.invalidated was before that. 0 says nothing. See openInodes.isBare.
+	bare atomic.Uint64
+
 	mu      sync.Mutex // held over a whole open or close; guards what follows
 	mode    ioMode
 	files   []*openFile
@@ -211,7 +215,7 @@ func (oi *openInode) writtenUnseen(uid uint32) bool {
 func (t *openInodes) openFlags(v *volume, oi *openInode) uint32 {
 	switch {
 	case oi.mode == ioPassthrough:
-		t.s.counts.add(opPassthrough)
+		t.s.meter.note(eventPassthrough)
 		return fuse.FOPEN_NOFLUSH | fuse.FOPEN_PASSTHROUGH // FOPEN_KEEP_CACHE is not allowed with it
 	case v.owned:
 		return fuse.FOPEN_NOFLUSH | fuse.FOPEN_KEEP_CACHE
@@ -244,6 +248,38 @@ func (t *openInodes) close(f *openFile) {
 		t.release(f)
 	}
 	t.linger(oi, firstLook)
+}
+
+// isBare reports whether n is known to have no capabilities: nothing but a request can have given it any since it was looked at, or else the kernel was
+// told to forget something. It may be asked for a file of the live tree that is mounted in place.
+func (t *openInodes) isBare(n overlay.Inode) bool {
+	t.mu.Lock()
+	oi := t.byNum[n.Num()]
+	t.mu.Unlock()
+	return oi != nil && oi.bare.Load() == t.s.invalidated.Load()+1
+}
+
+// lookForCapabilities finds out whether a file that was just opened for writing is bare. The kernel is about to ask, and the descriptor is at hand now.
+// since is what filesystem.invalidated was before the open. Whoever sets an xattr at the same time has isBare say no in the end, as the mark comes first here, and
+// last there.
+func (t *openInodes) lookForCapabilities(f *openFile, since uint64) {
+	if !f.vol.main || !t.s.inPlace || !f.writes() {
+		return
+	}
+	f.inode.bare.Store(since + 1)
+	if _, err := unix.Fgetxattr(f.Fd(), capabilityXattr, nil); err != unix.ENODATA {
+		f.inode.bare.Store(0)
+	}
+}
+
+// clothe makes isBare false for n. It comes after n was given an xattr.
+func (t *openInodes) clothe(n overlay.Inode) {
+	t.mu.Lock()
+	oi := t.byNum[n.Num()]
+	t.mu.Unlock()
+	if oi != nil {
+		oi.bare.Store(0)
+	}
 }
 
 // isCached reports whether n has open files that the kernel keeps pages of.

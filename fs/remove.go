@@ -3,7 +3,6 @@ package fs
 import "github.com/hanwen/go-fuse/v2/fuse"
 
 func (s *filesystem) Unlink(_ <-chan struct{}, in *fuse.InHeader, name string) fuse.Status {
-	s.counts.add(opUnlink)
 	dir, st := s.node(in.NodeId)
 	if !st.Ok() {
 		return st
@@ -13,7 +12,6 @@ func (s *filesystem) Unlink(_ <-chan struct{}, in *fuse.InHeader, name string) f
 }
 
 func (s *filesystem) Rmdir(_ <-chan struct{}, in *fuse.InHeader, name string) fuse.Status {
-	s.counts.add(opRmdir)
 	dir, st := s.node(in.NodeId)
 	if !st.Ok() {
 		return st
@@ -23,7 +21,6 @@ func (s *filesystem) Rmdir(_ <-chan struct{}, in *fuse.InHeader, name string) fu
 }
 
 func (s *filesystem) Rename(_ <-chan struct{}, in *fuse.RenameIn, oldName, newName string) fuse.Status {
-	s.counts.add(opRename)
 	from, st := s.node(in.NodeId)
 	if !st.Ok() {
 		return st

@@ -20,7 +20,7 @@ type Shelf interface {
 
 	// Checkpoint and Branch open a volume, which is compared with ==; the function gives it back, once. NOT_FOUND or ENOENT says that there
 	// is none. Until a volume was given back as often as it was opened, the same name gives the same one again, if it does not mean another
-	// by now. It is kept until the kernel has forgotten all inodes of it and no file of it is open.
+	// by now. It is kept until the kernel has forgotten all inodes of it and no file of it is open. Of an overlay.Follower the kernel keeps nothing.
 	Checkpoint(id string) (overlay.Volume, func(), error)
 	Branch(name string) (overlay.Volume, func(), error)
 }
@@ -115,7 +115,13 @@ func (l *loan) open() {
 	}()
 	v, giveBack, err := l.at.dir.open(l.at.name)
 	if err == nil {
-		l.vol, l.giveBack = newVolume(v, true), giveBack
+		if f, ok := v.(overlay.Follower); ok && f.Follows() {
+			l.vol = newVolume(v, false)
+			l.vol.cache = timeouts{}
+		} else {
+			l.vol = newVolume(v, true)
+		}
+		l.giveBack = giveBack
 		l.vol.loan = l
 	}
 	l.err = notFound(err)

@@ -186,16 +186,31 @@ func TestMountinfoIsUnderstood(t *testing.T) {
 
 func TestEveryOperationHasAName(t *testing.T) {
 	seen := map[string]bool{}
-	for i, name := range opNames {
+	for i, name := range append(opNames[:], eventNames[:]...) {
 		if name == "" || seen[name] {
 			t.Errorf("operation %d is called %q", i, name)
 		}
 		seen[name] = true
 	}
-	var c counts
-	c.add(opRename)
-	c.add(opRename)
-	if m := c.snapshot(); len(m) != 1 || m["rename"] != 2 {
-		t.Error(m)
+	var m meter
+	m.done(opRename, clock(), fuse.OK)
+	m.done(opRename, clock(), fuse.EIO)
+	m.note(eventEcho)
+	if c := m.counts(); len(c) != 2 || c["rename"] != 2 || c["watch_event"] != 1 || m.ops[opRename].errors.Load() != 1 {
+		t.Error(c)
+	}
+}
+
+func TestMeteringAllocatesNothing(t *testing.T) {
+	var m meter
+	if n := testing.AllocsPerRun(1000, func() { m.done(opRename, clock(), fuse.EIO) }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+func BenchmarkMetering(b *testing.B) {
+	var m meter
+	for b.Loop() {
+		m.done(opLookup, clock(), fuse.OK)
 	}
 }

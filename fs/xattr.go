@@ -13,14 +13,20 @@ import (
 // setXattrKillSGID is FUSE_SETXATTR_ACL_KILL_SGID of linux/fuse.h: the caller sets an ACL and is not of the file's group.
 const setXattrKillSGID = 1
 
-// GetXAttr reads an attribute. With no room in dest it gives the size; ERANGE says that the room is too small.
+// capabilityXattr is what the kernel asks for before the first write to a file, also after its attributes were refreshed: a write takes capabilities away.
+const capabilityXattr = "security.capability"
+
+// GetXAttr reads an attribute. With no room in dest it gives the size; ERANGE says that the room is too small. For the question that comes before each
+// first write, nothing need be looked up.
 func (s *filesystem) GetXAttr(_ <-chan struct{}, in *fuse.InHeader, name string, dest []byte) (uint32, fuse.Status) {
-	s.counts.add(opGetXattr)
 	n, st := s.node(in.NodeId)
 	if !st.Ok() {
 		return 0, st
 	}
 	defer n.vol.let()
+	if name == capabilityXattr && n.vol.main && s.opens.isBare(n.Inode) {
+		return 0, fuse.ENODATA
+	}
 	size, err := n.vol.GetXattr(n.Inode, name, dest)
 	return uint32(max(size, 0)), status(err)
 }
@@ -28,7 +34,6 @@ func (s *filesystem) GetXAttr(_ <-chan struct{}, in *fuse.InHeader, name string,
 // ListXAttr lists names as GetXAttr reads values. Those of trusted.* are only for root, which the lower cannot check,
 // as it sees the daemon.
 func (s *filesystem) ListXAttr(_ <-chan struct{}, in *fuse.InHeader, dest []byte) (uint32, fuse.Status) {
-	s.counts.add(opListXattr)
 	n, st := s.node(in.NodeId)
 	if !st.Ok() {
 		return 0, st
@@ -72,13 +77,14 @@ func (s *filesystem) allXattrs(n node) ([]byte, error) {
 }
 
 func (s *filesystem) SetXAttr(_ <-chan struct{}, in *fuse.SetXAttrIn, name string, value []byte) fuse.Status {
-	s.counts.add(opSetXattr)
 	n, st := s.node(in.NodeId)
 	if !st.Ok() {
 		return st
 	}
 	defer n.vol.let()
-	if err := n.vol.SetXattr(n.Inode, name, value, int(in.Flags)); err != nil {
+	err := n.vol.SetXattr(n.Inode, name, value, int(in.Flags))
+	s.opens.clothe(n.Inode)
+	if err != nil {
 		return status(err)
 	}
 	if in.SetXAttrFlags&setXattrKillSGID != 0 {
@@ -97,7 +103,6 @@ func (s *filesystem) killSGID(n node) error {
 }
 
 func (s *filesystem) RemoveXAttr(_ <-chan struct{}, in *fuse.InHeader, name string) fuse.Status {
-	s.counts.add(opRemoveXattr)
 	n, st := s.node(in.NodeId)
 	if !st.Ok() {
 		return st
@@ -108,6 +113,5 @@ func (s *filesystem) RemoveXAttr(_ <-chan struct{}, in *fuse.InHeader, name stri
 
 // Ioctl refuses all: those that change or read inode flags would need preimages of their own.
 func (s *filesystem) Ioctl(_ <-chan struct{}, _ *fuse.IoctlIn, _ []byte, _ *fuse.IoctlOut, _ []byte) fuse.Status {
-	s.counts.add(opIoctl)
 	return fuse.Status(syscall.ENOTTY)
 }

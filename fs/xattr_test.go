@@ -1,12 +1,14 @@
 package fs_test
 
 import (
+	"bytes"
 	"os"
 	"os/exec"
 	"strings"
 	"testing"
 
 	"github.com/hyperfs/hyperfs/fs"
+	"github.com/hyperfs/hyperfs/overlay"
 	"golang.org/x/sys/unix"
 )
 
@@ -119,4 +121,55 @@ func TestDefaultACLTakesThePlaceOfTheUmask(t *testing.T) {
 	if acl := tool(t, "getfacl", "-cpn", d+"/inherits"); !strings.Contains(acl, "user:7:rw-") {
 		t.Error(acl)
 	}
+}
+
+// TestCapabilitiesOfAFileThatIsOpen asks for what the kernel asks for before each first write, to which the daemon knows the answer since the open, for as long as
+// nobody has set any.
+func TestCapabilitiesOfAFileThatIsOpen(t *testing.T) {
+	const name = "security.capability"
+	value := []byte{0, 0, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0} // cap_net_bind_service, permitted
+	eachVariant(t, func(t *testing.T, m *mounted) {
+		f, err := os.Create(m.path("f"))
+		must(t, err)
+		defer f.Close()
+		has := func(when string, want bool) {
+			t.Helper()
+			got := make([]byte, 100)
+			n, err := unix.Getxattr(m.path("f"), name, got)
+			if want && (err != nil || !bytes.Equal(got[:n], value)) || !want && err != unix.ENODATA {
+				t.Fatalf("%s: %x, %v", when, got[:max(n, 0)], err)
+			}
+		}
+		has("at first", false)
+		must(t, unix.Fsetxattr(int(f.Fd()), name, value, 0))
+		has("when they were set", true)
+		_, err = f.WriteString("x")
+		must(t, err)
+		has("after a write", false)
+		must(t, unix.Setxattr(m.path("f"), name, value, 0))
+		c, err := m.w.Snapshot(t.Context(), overlay.SnapshotOptions{})
+		must(t, err)
+		must(t, unix.Removexattr(m.path("f"), name))
+		has("when they were removed", false)
+		_, err = m.w.Rollback(t.Context(), c.ID, overlay.RollbackOptions{})
+		must(t, err)
+		has("after a rollback", true)
+		again, err := os.OpenFile(m.path("f"), os.O_WRONLY, 0)
+		must(t, err)
+		defer again.Close()
+		has("opened again", true)
+		_, err = again.WriteString("y")
+		must(t, err)
+		has("after a write to it", false)
+
+		g, err := os.Create(m.path("g"))
+		must(t, err)
+		defer g.Close()
+		if m.workspace != m.dir { // others can reach it
+			must(t, unix.Setxattr(m.workspace+"/g", name, value, 0))
+			if n, err := unix.Getxattr(m.path("g"), name, make([]byte, 100)); n != len(value) {
+				t.Errorf("set past the mount: %d, %v", n, err)
+			}
+		}
+	})
 }

@@ -193,3 +193,46 @@ func firstWrites(b *testing.B, tier string, size int) {
 		i++
 	}
 }
+
+// BenchmarkIgnoredCreate makes and removes a file in an ignored directory, of which nothing is recorded, with a checkpoint and without one.
+func BenchmarkIgnoredCreate(b *testing.B) {
+	for _, checkpoints := range []int{0, 1} {
+		b.Run(fmt.Sprintf("%d checkpoints", checkpoints), func(b *testing.B) {
+			dir := b.TempDir()
+			if err := os.MkdirAll(filepath.Join(dir, "node_modules/p"), 0o755); err != nil {
+				b.Fatal(err)
+			}
+			w, err := overlay.Open(overlay.Config{Workspace: dir, Ignore: []string{"node_modules/"}})
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer w.Close()
+			for range checkpoints {
+				if _, err := w.Snapshot(context.Background(), overlay.SnapshotOptions{}); err != nil {
+					b.Fatal(err)
+				}
+			}
+			t := w.Tree()
+			up, _, err := t.Lookup(t.Root(), "node_modules")
+			if err != nil {
+				b.Fatal(err)
+			}
+			in, _, err := t.Lookup(up, "p")
+			if err != nil {
+				b.Fatal(err)
+			}
+			for i := 0; b.Loop(); i++ {
+				name := fmt.Sprint(i)
+				n, h, _, err := t.Create(in, name, unix.O_RDWR, 0o644, false, nil)
+				if err != nil {
+					b.Fatal(err)
+				}
+				h.Release()
+				if err := t.Unlink(in, name); err != nil {
+					b.Fatal(err)
+				}
+				t.Forget(n, 1)
+			}
+		})
+	}
+}

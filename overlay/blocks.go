@@ -165,6 +165,7 @@ func (t *Tree) saveClone(n *Node, by opened) error {
 	if err != nil { // which finds another tier, where this one has failed
 		return t.saveRest(n, nil, by)
 	}
+	t.tier.saved.add(string(ref.Tier), ref.Size)
 	crash.Point("content-saved")
 	return t.recordRest(n, checkpoint.Content{Ref: ref})
 }
@@ -222,10 +223,12 @@ func (t *Tree) newPreimage(id checkpoint.ID, src *os.File, size int64, spans ...
 	}
 	defer w.Close()
 	b := t.newSavedBlocks(w.Ref())
-	if err := b.save(w, src, spans); err != nil {
+	bytes, err := b.save(w, src, spans)
+	if err != nil {
 		_ = t.tier.remove(b.ref)
 		return nil, err
 	}
+	t.tier.saved.add(keptBlocks, bytes)
 	return b, nil
 }
 
@@ -244,14 +247,16 @@ func (t *Tree) saveMore(n *Node, b *savedBlocks, s span, by opened) error {
 		return err
 	}
 	defer src.Close()
+	var bytes int64
 	w, err := t.tier.blocks.Append(b.ref)
 	if err == nil {
-		err = b.save(w, src, []span{b.ahead(s)})
+		bytes, err = b.save(w, src, []span{b.ahead(s)})
 		w.Close()
 	}
 	if err != nil {
 		return t.blocksFailed(n, b, by, err)
 	}
+	t.tier.saved.add(keptBlocks, bytes)
 	crash.Point("blocks-saved")
 	if b.blocks.has(allBytes) {
 		n.contentIn.Store(uint64(t.epoch))
@@ -276,8 +281,8 @@ func (b *savedBlocks) ahead(s span) span {
 	return span{from, b.next}
 }
 
-// save saves the blocks in the spans that b lacks. b has them when they are committed.
-func (b *savedBlocks) save(w *strategy.BlockWriter, src *os.File, spans []span) error {
+// save saves the blocks in the spans that b lacks, and gives how many bytes these are. b has them when they are committed.
+func (b *savedBlocks) save(w *strategy.BlockWriter, src *os.File, spans []span) (bytes int64, err error) {
 	var saved []span
 	for _, s := range spans {
 		for rest := s.within(b.ref.Size); ; {
@@ -286,20 +291,21 @@ func (b *savedBlocks) save(w *strategy.BlockWriter, src *os.File, spans []span) 
 				break
 			}
 			if err := w.Save(src, next.from, next.to); err != nil {
-				return err
+				return 0, err
 			}
 			saved = append(saved, next)
+			bytes += next.to - next.from
 			rest.from = next.to
 		}
 	}
 	crash.Point("blocks-added")
 	if err := w.Commit(); err != nil {
-		return err
+		return 0, err
 	}
 	for _, s := range saved {
 		b.blocks.add(s)
 	}
-	return nil
+	return bytes, nil
 }
 
 // blocksFailed is what the program gets if blocks can't be saved. Where whole preimages go to RAM, one that holds what is not among the blocks b

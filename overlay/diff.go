@@ -34,10 +34,10 @@ func (w *Workspace) Reconcile(ctx context.Context, id string) (ReconcileResult, 
 }
 
 // DiffEpochs tells what changed from the beginning of one epoch to that of a later one, with what is below created directories. Checkpoints or pins
-// must need both: else NOT_FOUND.
+// must need both: else NOT_FOUND. What the patterns have ignored since then is left out.
 func (w *Workspace) DiffEpochs(ctx context.Context, from, to checkpoint.Epoch) (changes []Change, err error) {
 	err = w.entered("diff", func(leave func()) error {
-		a, err := w.openState(from)
+		a, err := w.openState(w.graftedOn(from))
 		if err != nil {
 			return err
 		}

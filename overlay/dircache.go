@@ -94,6 +94,12 @@ func (c *dirCache[K]) remove(e *dirEntry[K]) {
 	}
 }
 
+func (c *dirCache[K]) len() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.entries)
+}
+
 func (c *dirCache[K]) close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -20,7 +20,7 @@
 // # Ignored paths
 //
 // A slot that the ignore patterns match is covered in every epoch, unless a record names a directory above it (ignored.go). Whoever reads the log leaves out what was
-// ignored by its path in the state (view_ignored.go).
+// ignored by its path in the state (view_ignored.go). While anything is pinned no slot is covered by that (freeze.go).
 //
 // # States of the past
 //
@@ -35,7 +35,7 @@
 //
 //  1. Workspace.admin: keeps administrative work apart: rollback, drop, promote and gc hold it alone; snapshot, diff
 //     and patch share it, these until they have opened the states that they compare. Workspace.list guards the checkpoint list below it.
-//     state.surveying, held while a whole state is looked through, comes here.
+//     state.surveying, held while a whole state is looked through, comes here. Workspace.pinning too: one pin at a time.
 //     ContractBook.mu, held while what it says is made true, comes here.
 //  2. Tree.mu: every operation on the tree shares it; a snapshot holds it alone for the instant of the epoch's change, a
 //     rollback while it works. It must not be held over a call to the Notifier. Who reads a state shares it for one call.

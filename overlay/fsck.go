@@ -125,6 +125,11 @@ func (f *fsck) pins(ctx context.Context) error {
 		if err := f.plan(p.Owner, checkpoint.Checkpoint{Epoch: p.Epoch}); err != nil {
 			return err
 		}
+		if of := f.w.graftedOn(p.Epoch); of != p.Epoch {
+			if err := f.plan(p.Owner, checkpoint.Checkpoint{Epoch: of}); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }
@@ -149,7 +154,7 @@ func (f *fsck) plan(where string, c checkpoint.Checkpoint) error {
 	}
 	v := f.t.newFrozenView(fold)
 	defer v.close()
-	v.hide(f.w.rulesSince(c.Epoch), c)
+	v.hide(f.w.hiddenIn(c), c)
 	if _, err := f.t.makePlan(v); err != nil && errs.CodeOf(err) != errs.Rollback { // that is a matter of rights
 		f.found(where, "a rollback would fail: %v", err)
 	}

@@ -28,6 +28,7 @@ type ignoring struct {
 	rules  *ignore.Rules
 	moves  atomic.Uint64 // grows when a directory was moved, which may change what is ignored in it
 	exiled atomic.Uint64 // the epoch for which metaExiled is written already
+	frozen atomic.Bool   // all changes are recorded, for branches: see freeze.go
 	writes ignoredWrites
 }
 
@@ -82,7 +83,7 @@ func (t *Tree) ignores(dir *Node, name string, isDir bool) bool {
 
 // loose reports whether changes of a slot go unrecorded, if it holds a directory or something else.
 func (t *Tree) loose(l *logTx, dir *Node, name string, isDir bool) (bool, error) {
-	if !t.ignores(dir, name, isDir) {
+	if t.ignore == nil || t.ignore.frozen.Load() || !t.ignores(dir, name, isDir) {
 		return false, nil
 	}
 	return t.steady(l, dir)

@@ -46,10 +46,6 @@ func (w *Workspace) loadRules() (*ignore.Rules, error) {
 	if err != nil {
 		return nil, errs.New(errs.Usage, "open workspace", "", "%w", err)
 	}
-	if next != nil && len(w.Pins()) > 0 {
-		return nil, errs.New(errs.Unsupported, "open workspace", w.root, "there are branches, which need the state of all paths").
-			WithHint("mount it without ignore patterns, or merge or drop the branches first")
-	}
 	return next, nil
 }
 
@@ -63,6 +59,7 @@ func (w *Workspace) lastRules() *ignore.Rules {
 
 // useRules has the tree go by the patterns from now on. Where others were in use, another epoch begins: each has one list.
 func (w *Workspace) useRules(next *ignore.Rules) error {
+	since, _ := w.wholeSince()
 	if !next.Equal(w.lastRules()) {
 		if err := w.changeRules(next); err != nil {
 			return err
@@ -72,6 +69,7 @@ func (w *Workspace) useRules(next *ignore.Rules) error {
 		g := &ignoring{rules: next}
 		g.writes.strict, g.writes.send = w.cfg.StrictIgnored, w.events.send
 		w.tree.ignore = g
+		return w.freezeAgain(since)
 	}
 	return nil
 }

@@ -356,22 +356,6 @@ func TestWhatWasMovedToAnIgnoredPlaceIsWatchedThere(t *testing.T) {
 	}
 }
 
-func TestAWorkspaceThatIgnoresPathsIsNotForked(t *testing.T) {
-	s := deps(t)
-	id := s.snapshot()
-	err := s.w.Pin(id, "somebody", nil)
-	wantCode(t, err, errs.Unsupported)
-	s.cfg.Ignore = nil
-	s.reopen()
-	wantCode(t, s.w.Pin(id, "somebody", nil), errs.Unsupported)
-	second := s.snapshot()
-	s.ok(s.w.Pin(second, "somebody", func(*checkpoint.Tx, checkpoint.Checkpoint) error { return nil }))
-	s.ok(s.w.Close())
-	_, err = overlay.Open(overlay.Config{Workspace: s.dir, Ignore: []string{"x"}, TmpfsDir: s.cfg.TmpfsDir})
-	wantCode(t, err, errs.Unsupported)
-	s.open()
-}
-
 func TestAnIgnoredWriteIsListed(t *testing.T) {
 	s := deps(t)
 	s.snapshot()
@@ -558,6 +542,22 @@ func TestTrackedFilesAreRolledBack(t *testing.T) {
 	s.sound()
 }
 
+func TestAnIgnoredDirectoryIsNotTracked(t *testing.T) {
+	s := deps(t)
+	ctx := context.Background()
+	for _, path := range []string{"node_modules", "node_modules/left/", s.dir + "/node_modules/.cache"} {
+		_, err := s.w.Track(ctx, []string{"node_modules/.lock", path})
+		wantCode(t, err, errs.IgnoredPath)
+		_, err = s.w.DeclareOutputs(ctx, overlay.OutputContract{Tool: "x", Outputs: []overlay.Output{{Path: path}}})
+		wantCode(t, err, errs.IgnoredPath)
+	}
+	if all := s.w.Tracked(); len(all) > 0 {
+		t.Error("a refused call has tracked", all)
+	}
+	_, err := s.w.Track(ctx, []string{"src", "node_modules/left/index.js", "node_modules/none"}) // the first is protected anyway
+	s.ok(err)
+}
+
 func TestTrackingCountsForTheCheckpointBefore(t *testing.T) {
 	s := deps(t)
 	const meta = "node_modules/.cache/meta.json"
@@ -603,7 +603,7 @@ func TestWhatIsInTheWayOfATrackedFileEndsARollback(t *testing.T) {
 	s.removeAll("node_modules/.cache")
 	s.ok(os.Symlink("/tmp", s.dir+"/node_modules/.cache"))
 	_, err = s.w.Rollback(context.Background(), id, overlay.RollbackOptions{})
-	wantCode(t, err, errs.Rollback)
+	wantCode(t, err, errs.IgnoredPath)
 	s.reads(map[string]string{"src/main.js": "MAIN"})
 	if _, err := os.Lstat("/tmp/meta.json"); err == nil {
 		t.Error("a symlink was followed")

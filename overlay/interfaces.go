@@ -39,6 +39,11 @@ type Volume interface {
 	RemoveXattr(n Inode, name string) error
 }
 
+// Follower is a Volume that may show a part of the live tree, which changes without anybody being told of it.
+type Follower interface {
+	Follows() bool
+}
+
 // Inode is a file of any type in a volume. Two names of one inode give the same Inode, which can be compared with ==.
 type Inode interface {
 	// Num is a number that no other inode of any volume of the workspace has or will have while the workspace is open.

@@ -132,7 +132,7 @@ func (w *Workspace) forgetDamaged(id string) (ok bool, err error) {
 	return true, nil
 }
 
-// ProveStates proves of each of these epochs that the live tree could be made again what it was at its beginning, and gives the reason where it could not.
+// ProveStates proves of each of these epochs, which are pinned, that the live tree could be made again what it was at its beginning, and gives the reason where it could not.
 func (w *Workspace) ProveStates(ctx context.Context, epochs []checkpoint.Epoch) (map[checkpoint.Epoch]error, error) {
 	leave, err := w.enter("recover", false)
 	if err != nil {
@@ -140,13 +140,19 @@ func (w *Workspace) ProveStates(ctx context.Context, epochs []checkpoint.Epoch) 
 	}
 	defer leave()
 	p := w.newProver()
+	states := map[checkpoint.Epoch]error{}
 	for _, e := range epochs {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		_ = p.state(checkpoint.Checkpoint{Epoch: e})
+		if states[e] = p.state(checkpoint.Checkpoint{Epoch: e}); states[e] != nil {
+			continue
+		}
+		if of := w.graftedOn(e); of != e {
+			states[e] = p.state(checkpoint.Checkpoint{Epoch: of})
+		}
 	}
-	return p.states, nil
+	return states, nil
 }
 
 // prover proves that rollbacks would work, by planning them. It reads no preimage twice. Whoever uses it holds w.admin alone: so nothing that the log names is
@@ -198,7 +204,7 @@ func (p *prover) prove(c checkpoint.Checkpoint) error {
 	}
 	v := t.newFrozenView(fold)
 	defer v.close()
-	v.hide(p.w.rulesSince(e), c)
+	v.hide(p.w.hiddenIn(c), c)
 	plan, err := t.makePlanWith(v, p.verify)
 	if err != nil {
 		return err

@@ -13,12 +13,13 @@ import (
 )
 
 // Node is an inode of the tree that somebody holds: the kernel, an open handle, or a child. Two names of one inode give
-// the same Node.
+// the same Node. There may be millions of them, so fields are small, and those that fit into one word stand together.
 type Node struct {
 	num     uint64
 	dir     bool
 	regular bool
-	foreign bool // on another filesystem than the workspace: can be read, not changed
+	foreign bool         // on another filesystem than the workspace: can be read, not changed
+	defACL  atomic.Int32 // of a directory: whether it has a default ACL; 0 is unknown, 1 no, 2 yes
 
 	// mu guards the slots of a directory, and the records of any inode in this epoch.
 	mu sync.Mutex
@@ -32,7 +33,6 @@ type Node struct {
 	xattrIn   atomic.Uint64               // it has an xattr record, or had no xattrs
 	locIn     atomic.Uint64               // the store knows where it is; holds Tree.locGen
 	blocks    atomic.Pointer[savedBlocks] // it has a content record with block preimages
-	defACL    atomic.Int32                // of a directory: whether it has a default ACL; 0 is unknown, 1 no, 2 yes
 	class     atomic.Pointer[dirClass]    // of a directory: what the ignore patterns say of it
 
 	// Guarded by Tree.nodesMu.
@@ -40,16 +40,16 @@ type Node struct {
 	parent   *Node // nil for the root and for an inode without a name
 	name     string
 	links    []link        // further names
+	lookups  uint64        // references of the kernel or another caller of Lookup
+	children int32         // nodes that have it as a parent
+	pins     int32         // open handles and work under way
+	last     *unix.Statx_t // of a dead one: how it ended
 	trashed  bool          // it has a name in the trash
 	dead     bool          // it has no name at all, and never will get one back from the trash
-	lookups  uint64        // references of the kernel or another caller of Lookup
-	children int           // nodes that have it as a parent
-	pins     int           // open handles and work under way
-	last     *unix.Statx_t // of a dead one: how it ended
 
 	// Guarded by Tree.openMu.
+	direct  int32 // of handles: whose writes the daemon does not see
 	handles []*Handle
-	direct  int // of handles: whose writes the daemon does not see
 }
 
 // link is one name of an inode.

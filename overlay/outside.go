@@ -182,7 +182,9 @@ func (w *Workspace) findOutsideChanges(next *ignore.Rules) error {
 		return err
 	}
 	o := &outsideWalk{w: w, t: w.tree, since: int64(seen) - int64(clockGrain), root: root, found: map[checkpoint.ID]string{}, log: sync.OnceValue(w.lately)}
-	o.rules = w.rulesAround(next)
+	if len(w.pins) == 0 { // a branch may need what is ignored
+		o.rules = w.rulesAround(next)
+	}
 	o.into = exiled != 0 && checkpoint.Epoch(exiled) >= w.retained()[0]
 	o.own = o.since
 	switch {

@@ -40,7 +40,8 @@ type state struct {
 	*states
 	epoch checkpoint.Epoch
 	past  *checkpoint.Past
-	rules []*ignore.Rules // of what has no state: that is shown as it is now
+	rules []*ignore.Rules // of what has no state, unless whole: that is shown as it is now
+	whole bool            // what the rules ignore has a state too
 	count int             // guarded by states.mu
 
 	surveying sync.Mutex // held while the whole state is looked through; before Tree.mu
@@ -98,11 +99,12 @@ func (ss *states) openAt(e checkpoint.Epoch) (*openState, error) {
 	if err != nil {
 		return nil, err
 	}
+	whole := ss.w.isWhole(e)
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
 	s := ss.open[e]
 	if s == nil {
-		s = &state{states: ss, epoch: e, past: past, rules: ss.w.rulesSince(e)}
+		s = &state{states: ss, epoch: e, past: past, rules: ss.w.rulesSince(e), whole: whole}
 		ss.open[e] = s
 	} else {
 		past.Close()

@@ -119,7 +119,7 @@ type pastPath struct {
 	path string // "" for the workspace
 }
 
-// survey looks through the whole state, but for what is ignored, and notes where everything is. It is for inodes whose identity somebody has kept since before the daemon was started.
+// survey looks through the whole state, but for what is ignored and has none, and notes where everything is. It is for inodes whose identity somebody has kept since before the daemon was started.
 func (s *state) survey() error {
 	s.surveying.Lock()
 	defer s.surveying.Unlock()
@@ -149,7 +149,7 @@ func (s *state) survey() error {
 func (s *state) surveyDir(q *search, from pastPath, left []pastPath) ([]pastPath, error) {
 	dir, more := from.id, left
 	add := func(id checkpoint.ID, name string) {
-		if path := below(from.path, name); !anyMatches(s.rules, path, true) {
+		if path := below(from.path, name); s.whole || !anyMatches(s.rules, path, true) {
 			more = append(more, pastPath{id, path})
 		}
 	}

@@ -97,15 +97,14 @@ func TestPinnedStateStaysWhatItWas(t *testing.T) {
 					t.Logf("%s: %s", name, reason)
 					continue
 				}
-				t.Run(name, func(t *testing.T) { pinAndChange(t, next(), change) })
+				t.Run(name, func(t *testing.T) { pinAndChange(t, spaceAt(t, next()), change) })
 			}
 		})
 	}
 }
 
 // pinAndChange goes through what may happen to a workspace after it was pinned.
-func pinAndChange(t *testing.T, dir string, change func(*space)) {
-	s := spaceAt(t, dir)
+func pinAndChange(t *testing.T, s *space, change func(*space)) {
 	p := s.pinNow()
 	p.same()
 	first := s.snapshot()

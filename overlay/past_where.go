@@ -2,7 +2,11 @@
 
 package overlay
 
-import "github.com/hyperfs/hyperfs/checkpoint"
+import (
+	"slices"
+
+	"github.com/hyperfs/hyperfs/checkpoint"
+)
 
 // whereMax is how deep a tree is that Where looks into.
 const whereMax = 1 << 8
@@ -32,4 +36,51 @@ func (s *state) Where(id checkpoint.ID) (slot checkpoint.Slot, kind uint32, ok b
 		}
 	}
 	return checkpoint.Slot{}, 0, false
+}
+
+// placeOf gives a slot that an inode was in, wherever that is now, and its path in the state. Where nobody knows, the state is looked through.
+func (s *state) placeOf(id checkpoint.ID) (slot checkpoint.Slot, path string, ok bool, err error) {
+	if slot, path, ok, err = s.placeBy(id, nil); ok || err != nil {
+		return slot, path, ok, err
+	}
+	if err := s.survey(); err != nil {
+		return slot, "", false, err
+	}
+	return s.placeBy(id, nil)
+}
+
+// placeBy is placeOf by what is known; under has what is being looked for. The whole way up to the root is proved, as for Where.
+func (s *state) placeBy(id checkpoint.ID, under []checkpoint.ID) (slot checkpoint.Slot, path string, ok bool, err error) {
+	if len(under) > whereMax || slices.Contains(under, id) {
+		return slot, "", false, nil
+	}
+	var slots []checkpoint.Slot
+	err = s.do(func(q *search) error {
+		slots = slots[:0]
+		for _, known := range q.places() {
+			list, err := known(s.w.store.Resolve(id))
+			if err != nil {
+				return q.failure("find an inode", err)
+			}
+			slots = append(slots, list...)
+		}
+		return nil
+	})
+	if err != nil {
+		return slot, "", false, err
+	}
+	for _, slot := range slots {
+		slot.Dir = s.w.store.Before(slot.Dir, s.epoch)
+		if e, err := s.Lookup(slot.Dir, slot.Name); err != nil || e.ID != id {
+			continue
+		}
+		if slot.Dir == s.Root() {
+			return slot, slot.Name, true, nil
+		}
+		_, up, ok, err := s.placeBy(slot.Dir, append(under, id))
+		if err != nil || ok {
+			return slot, below(up, slot.Name), ok, err
+		}
+	}
+	return checkpoint.Slot{}, "", false, nil
 }

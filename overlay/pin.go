@@ -11,7 +11,7 @@ import (
 )
 
 // Pin keeps the state of an active checkpoint for owner, whatever becomes of the checkpoint: then is called in the transaction that
-// writes the pin. It costs one commit. Errors: those of Rollback's checkpoint, and then's.
+// writes the pin, with the checkpoint and the epoch that is pinned. It costs one commit, or what a snapshot does where ignored paths become part of the state: see freeze.go. Errors: those of Rollback's checkpoint, and then's.
 func (w *Workspace) Pin(id, owner string, then func(tx *checkpoint.Tx, c checkpoint.Checkpoint) error) error {
 	leave, err := w.enter("fork", true) // what could drop the checkpoint holds it alone
 	if err != nil {
@@ -22,11 +22,14 @@ func (w *Workspace) Pin(id, owner string, then func(tx *checkpoint.Tx, c checkpo
 	if err != nil {
 		return errs.Ensure("fork", id, err)
 	}
-	if len(w.rulesSince(c.Epoch)) > 0 {
-		return errs.New(errs.Unsupported, "fork", id, "the workspace ignores paths, whose state at the checkpoint nobody knows").
-			WithHint("mount it without ignore patterns and fork from a new checkpoint")
+	w.pinning.Lock()
+	defer w.pinning.Unlock()
+	pinned, ok := w.pinnedAs(c.Epoch)
+	if !ok {
+		return errs.Ensure("fork", id, w.pinGraft(c, owner, then))
 	}
-	p := checkpoint.Pin{Epoch: c.Epoch, Owner: owner}
+	c.Epoch = pinned
+	p := checkpoint.Pin{Epoch: pinned, Owner: owner}
 	err = w.store.Update(func(tx *checkpoint.Tx) error {
 		if err := tx.PutPin(p); err != nil {
 			return err
@@ -55,18 +58,29 @@ func (w *Workspace) Unpin(p checkpoint.Pin, then func(tx *checkpoint.Tx) error) 
 	if !ok {
 		return errs.New(errs.NotFound, "drop branch", p.Owner, "it has not pinned the epoch %d", p.Epoch)
 	}
+	next, thaws := w.thaws(p)
 	release := func(tx *checkpoint.Tx) error {
 		if err := tx.DeletePin(p); err != nil {
 			return err
+		}
+		if thaws {
+			if err := putFrozen(tx, next); err != nil {
+				return err
+			}
 		}
 		return then(tx)
 	}
 	forget := func() {
 		w.list.Lock()
-		defer w.list.Unlock()
 		delete(w.pins, p)
+		w.frozen = next
+		last := len(w.pins) == 0
+		w.list.Unlock()
+		if last {
+			w.tree.setFrozen(false)
+		}
 	}
-	if w.needers(p.Epoch) == 1 {
+	if thaws || w.needers(p.Epoch) == 1 {
 		return errs.Ensure("drop branch", p.Owner, w.endNeed(release, forget))
 	}
 	err = w.store.Update(release)
@@ -130,6 +144,9 @@ func (w *Workspace) pinnedEpochs() []checkpoint.Epoch {
 	for p := range w.pins {
 		es = append(es, p.Epoch)
 	}
+	for _, e := range w.frozen.Grafts {
+		es = append(es, e)
+	}
 	return es
 }
 
@@ -150,6 +167,9 @@ func (w *Workspace) checkpointEpochs() []checkpoint.Epoch {
 	for _, c := range w.checkpoints {
 		if c.Status == checkpoint.Active || c.Status == checkpoint.RollingBack {
 			es = append(es, c.Epoch)
+			if c.CreatedBy == "rollback" && len(w.rules) > 0 {
+				es = append(es, c.Epoch+1) // so that its own records are told from what came after it: see view.putByRollback
+			}
 		}
 	}
 	return es
@@ -170,6 +190,13 @@ func (w *Workspace) OpenState(e checkpoint.Epoch) (State, error) {
 		return nil, err
 	}
 	defer leave()
+	if of := w.graftedOn(e); of != e {
+		g, err := w.openGraft(of, e)
+		if err != nil {
+			return nil, err
+		}
+		return g, nil
+	}
 	return asState(w.openState(e))
 }
 

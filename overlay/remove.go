@@ -125,6 +125,9 @@ func (t *Tree) protectOccupant(dir *Node, dirfd int, name string, st *unix.Statx
 			return false, err
 		}
 	}
+	if n := t.known(t.idOf(st)); n != nil && n.newIn.Load() == uint64(t.epoch) && dir.newIn.Load() == uint64(t.epoch) {
+		return false, nil // neither has a record, and none is made
+	}
 	held := t.occupantOf(st)
 	err = t.record(func(l *logTx) error {
 		isNew, err := t.isNewAt(l, dir, name, st)

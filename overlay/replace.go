@@ -148,6 +148,7 @@ func (t *Tree) replaceInode(n, parent *Node, name string, st *unix.Statx_t, fill
 	}
 	_ = setMtime(d.fd, nsOf(dirSt.Mtime)) // writing a file does not change its directory
 	t.replaceIdentity(n, t.idOf(&tmpSt))
+	t.tier.saved.add(keptTrash, 0)
 	n.attrIn.Store(0)
 	n.contentIn.Store(0)
 	n.xattrIn.Store(0)

@@ -106,6 +106,7 @@ func (w *Workspace) rollback(ctx context.Context, c checkpoint.Checkpoint, o Rol
 	if !o.Discard {
 		res.Undo = r.intent.Undo
 	}
+	w.done.rollbacks.Add(1)
 	w.events.send(Event{Type: why, Checkpoint: c.ID, Data: res})
 	w.collectInBackground()
 	return res, nil

@@ -45,6 +45,7 @@ func (w *Workspace) Snapshot(ctx context.Context, o SnapshotOptions) (checkpoint
 	if err != nil {
 		return checkpoint.Checkpoint{}, errs.Ensure("snapshot", "", err)
 	}
+	w.done.snapshots.Add(1)
 	w.events.send(Event{Type: "snapshot", Checkpoint: c.ID, Data: c})
 	return c, nil
 }

@@ -23,6 +23,7 @@ type tiers struct {
 	dir    *os.File // of the durable preimages
 	opts   strategy.Options
 	blocks *strategy.Blocks
+	saved  savings
 	noRAM  bool // no preimage goes to RAM unless the tier in use is there already
 	log    *slog.Logger
 
@@ -241,6 +242,7 @@ func (t *tiers) close() error {
 // fails, in the next one that works.
 func (t *tiers) save(fd int, size int64, name func() string) (strategy.Ref, error) {
 	if ref, ok := t.hot.Save(fd, size); ok {
+		t.saved.add(string(ref.Tier), ref.Size)
 		return ref, nil
 	}
 	f, err := dupFile(fd)
@@ -248,7 +250,11 @@ func (t *tiers) save(fd int, size int64, name func() string) (strategy.Ref, erro
 		return strategy.Ref{}, err
 	}
 	defer f.Close()
-	return t.saveInTier(f, name())
+	ref, err := t.saveInTier(f, name())
+	if err == nil {
+		t.saved.add(string(ref.Tier), ref.Size)
+	}
+	return ref, err
 }
 
 // dupFile gives a file that shares what fd has open.

@@ -429,6 +429,11 @@ func (w *Workspace) DeclareOutputs(ctx context.Context, c OutputContract) (Outpu
 			return c, err
 		}
 	}
+	for _, o := range c.Outputs {
+		if err := w.refuseDir("declare outputs", o.Path); err != nil {
+			return c, err
+		}
+	}
 	c, err = w.book.Declare(c, w.protectPaths)
 	return c, errs.Ensure("declare outputs", c.Tool, err)
 }
@@ -440,8 +445,32 @@ func (w *Workspace) Track(ctx context.Context, paths []string) ([]string, error)
 		return nil, err
 	}
 	defer leave()
+	for _, p := range paths {
+		if err := w.refuseDir("track", p); err != nil {
+			return nil, err
+		}
+	}
 	all, err := w.book.Track(paths, w.protectPaths)
 	return all, errs.Ensure("track", "", err)
+}
+
+// refuseDir gives IGNORED_PATH for an ignored directory, which would not be protected by being tracked. What is wrong with a path as such is said by the book.
+func (w *Workspace) refuseDir(op, name string) error {
+	path, err := w.book.Path(op, name)
+	if err != nil || !w.tree.ignore.ignoresAny(path, true) {
+		return nil
+	}
+	w.tree.mu.RLock()
+	defer w.tree.mu.RUnlock()
+	at, err := w.tree.findTracked(path)
+	if err != nil || at == nil {
+		return nil
+	}
+	defer at.close()
+	if !isDir(&at.st) {
+		return nil
+	}
+	return errs.New(errs.IgnoredPath, op, path, "it is an ignored directory, and what is in it stays unprotected").WithHint("name the files in it, or mount with a pattern that makes an exception")
 }
 
 // Tracked is Contracts.Tracked.

@@ -58,7 +58,7 @@ func (w *Workspace) checkWay(f *trackedFile) error {
 		if !w.tree.ignore.ignoresAny(path, dir) {
 			return nil
 		}
-		return errs.New(errs.Rollback, "rollback", f.Path, "it can't be put back: %s is in the way", path).
+		return errs.New(errs.IgnoredPath, "rollback", f.Path, "it can't be put back: %s is in the way, which is ignored", path).
 			WithHint("move it away and try again")
 	}
 	return nil

@@ -26,6 +26,9 @@ func (t *Tree) toTrash(dirfd int, name string, id checkpoint.ID, dir bool) error
 	if err == unix.EACCES && dir {
 		err = t.toTrashLifted(dirfd, name, id)
 	}
+	if err == nil {
+		t.tier.saved.add(keptTrash, 0)
+	}
 	if err != unix.EEXIST {
 		return err
 	}

@@ -96,6 +96,7 @@ type RollbackResult struct {
 	Restored   int           `json:"restored"`       // names that were put back
 	Removed    int           `json:"removed"`        // names that were taken away
 	Modified   int           `json:"modified"`       // files and directories whose content or attributes were put back
+	Kept       int           `json:"kept,omitempty"` // directories that were not there, and stay for what is ignored in them; of the backend scan
 	Duration   time.Duration `json:"duration_ns"`
 }
 

@@ -32,9 +32,12 @@ type Workspace struct {
 	tiers   *tiers
 	tree    *Tree
 	events  *events
+	done    deeds
 
 	admin sync.RWMutex // see doc.go
 	gcing sync.WaitGroup
+
+	pinning sync.Mutex // one pin at a time; after admin
 
 	stop     chan struct{} // closed to end the heartbeat
 	beating  sync.WaitGroup
@@ -50,6 +53,7 @@ type Workspace struct {
 	seq         uint64                            // guarded by list
 	head        string                            // the checkpoint that the live state comes from; guarded by list
 	pins        map[checkpoint.Pin]struct{}       // guarded by list
+	frozen      frozen                            // what is recorded of ignored paths because of these; guarded by list
 	closed      bool                              // guarded by list
 	halfway     error                             // why a rollback stopped when a part of it was made; guarded by list
 
@@ -378,6 +382,9 @@ func (w *Workspace) load() error {
 	}
 	for _, p := range pins { // before anything is swept, dropped or joined
 		w.pins[p] = struct{}{}
+	}
+	if err := w.loadFrozen(); err != nil {
+		return err
 	}
 	w.tree.epoch = max(checkpoint.Epoch(epoch), 1)
 	if err := w.setProtecting(); err != nil {

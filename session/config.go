@@ -48,7 +48,7 @@ type Config struct {
 	Sync           bool // preimages survive power loss
 	AllowOther     bool // other users may enter the mount
 
-	Ignore        []string // patterns of paths that have no history, as lines of a .gitignore at the root; needs the backend fuse
+	Ignore        []string // patterns of paths that have no history, as lines of a .gitignore at the root
 	StrictIgnored bool     // writes to these fail with EROFS; needs the backend fuse
 }
 

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/hyperfs/hyperfs/checkpoint"
 	"github.com/hyperfs/hyperfs/internal/testfs"
 	"github.com/hyperfs/hyperfs/overlay"
 	"github.com/hyperfs/hyperfs/test/ops"
@@ -32,6 +33,7 @@ const rarely = 8
 type branchLife struct {
 	property
 	openHost func(workspace string, variant uint32) (branchHost, error)
+	ignores  bool // see branchWorld
 }
 
 // branchNext chooses an operation, one of so many being about branches.
@@ -98,7 +100,11 @@ func (p branchLife) newWorld(base string, variant uint32) (*branchWorld, error) 
 		if err := p.newWorkspace(dir); err != nil {
 			return nil, err
 		}
-		return newBranchWorld(dir, variant&movesVariant == 0, open)
+		w, err := newBranchWorld(dir, variant&movesVariant == 0, open)
+		if w != nil && p.ignores {
+			w.ignores, w.fresh = true, isFresh(variant)
+		}
+		return w, err
 	}
 	merged, done, err := p.mountOverlay(dir)
 	if err != nil {
@@ -230,7 +236,7 @@ func (p branchLife) run(t *testing.T, length int) {
 		}
 	})
 	t.Logf("%d merges, %d of them foreseen path by path, %d refused", merges, exact, conflicts)
-	if !t.Failed() && steps(t, p.share) >= 2000 && min(merges, conflicts, exact) == 0 {
+	if !t.Failed() && !p.ignores && steps(t, p.share) >= 2000 && min(merges, conflicts, exact) == 0 {
 		t.Error("a kind of merge was never made: this proves nothing of it")
 	}
 }
@@ -243,7 +249,7 @@ func TestDifferentialBranchesAreLikePlainDirectories(t *testing.T) {
 	} {
 		t.Run(l.name, func(t *testing.T) {
 			t.Parallel()
-			branchLife{property{lower: l, gen: inBranch}, openDirect}.run(t, share(250, 500))
+			branchLife{property: property{lower: l, gen: inBranch}, openHost: openDirect}.run(t, share(250, 500))
 		})
 	}
 }
@@ -258,12 +264,44 @@ func TestDifferentialBranchesWithoutTheRaceDetector(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const tests = "^TestDifferential(BranchIsLikeAPlainDirectory|(Nested)?BranchesAreLikePlainDirectories)$"
+	const tests = "^TestDifferential(BranchIsLikeAPlainDirectory|(Nested)?Branches(OfIgnoredPaths)?AreLikePlainDirectories)$"
 	out, err := exec.Command(bin, "-test.v", "-test.timeout=0", "-test.run", tests, fmt.Sprintf("-test.short=%v", testing.Short())).CombinedOutput()
 	if err != nil {
 		t.Error(err)
 	}
 	t.Logf("%s", out)
+}
+
+// TestDifferentialBranchesOfIgnoredPathsAreLikePlainDirectories: what main ignores is in branches like everything else, and stays there what it was, whatever becomes
+// of it in main.
+func TestDifferentialBranchesOfIgnoredPathsAreLikePlainDirectories(t *testing.T) {
+	t.Parallel()
+	l := lower{name: "branches-ignored", share: share(4, 60), mount: func(t *testing.T) string { return testfs.Tmpfs(t, 1<<30) }, fill: seedTree}
+	branchLife{property: property{lower: l, gen: inBranch}, openHost: openIgnoringDirect, ignores: true}.run(t, share(250, 500))
+}
+
+// isFresh is branchWorld.fresh of a variant.
+func isFresh(variant uint32) bool { return variant&1 != 0 }
+
+// openIgnoringDirect is openDirect with ignored paths. Where nothing is pinned before the first fork, and what is protected is of another time than what is ignored, all
+// is ignored: a file with names of both kinds would be two.
+func openIgnoringDirect(ws string, variant uint32) (branchHost, error) {
+	o := treeOptions{Options: treefs.Options{KeepNames: variant&2 != 0}, Large: variant&4 != 0, Ignore: []string{"*"}}
+	if !isFresh(variant) {
+		o.Ignore = ignoreLists[variant>>1&3]
+	}
+	h, err := newDirectHost(ws, o)
+	if err != nil || isFresh(variant) {
+		return h, err
+	}
+	id, err := h.Snapshot("")
+	if err == nil {
+		err = h.ws.Pin(id, "the test", func(*checkpoint.Tx, checkpoint.Checkpoint) error { return nil })
+	}
+	if err == nil {
+		err = h.Drop(id)
+	}
+	return h, err
 }
 
 // openDirect opens main and branches without FUSE.
@@ -283,7 +321,7 @@ func TestDifferentialBranchesInTheMountAreLikePlainDirectories(t *testing.T) {
 		g.NoShift = true
 		return g
 	}
-	branchLife{property{lower: l, gen: gen}, func(ws string, variant uint32) (branchHost, error) {
+	branchLife{property: property{lower: l, gen: gen}, openHost: func(ws string, variant uint32) (branchHost, error) {
 		var o mountOptions
 		if variant&1 != 0 {
 			o.flags = append(o.flags, "--no-passthrough")

@@ -25,6 +25,10 @@ type branchWorld struct {
 	refuse func(o ops.Op, err error) bool // tells errors that main has and the model has not; may be nil
 	done   func() error                   // gives back what dir is on; may be nil
 
+	// Where main ignores paths, which no rollback and no merge changes, neither is made in main. Branches have all that main had at the checkpoint: with fresh, as that is
+	// forked at once when it is made; otherwise because something is pinned all the time.
+	ignores, fresh bool
+
 	checkpoints map[int]*mark // active ones, by number
 	last        int           // number of the newest
 	forks       int           // numbers the branches
@@ -106,6 +110,19 @@ func (w *branchWorld) do(o ops.Op) error {
 }
 
 func (w *branchWorld) execute(l *line, o ops.Op) error {
+	if w.ignores {
+		switch {
+		case o.Kind == ops.Merge, l.parent == nil && (o.Kind == ops.Rollback || o.Kind == ops.Undo):
+			return nil
+		case o.Kind == ops.Look:
+			return w.look(w.checkpoints[o.N])
+		case o.Kind == ops.Fork && w.fresh && w.checkpoints[o.N] != nil && w.checkpoints[o.N].line.parent == nil:
+			if err := w.snapshot(w.checkpoints[o.N].line); err != nil {
+				return err
+			}
+			o.N = w.last
+		}
+	}
 	switch o.Kind {
 	case ops.Snapshot:
 		return w.snapshot(l)
@@ -418,7 +435,7 @@ func (w *branchWorld) compareTo(l *line, now treestate.State) error {
 
 // look proves that a checkpoint shows what was there.
 func (w *branchWorld) look(m *mark) error {
-	if m == nil {
+	if m == nil || w.fresh && m.line.parent == nil {
 		return nil
 	}
 	s, err := w.host.View(m.id)

@@ -77,6 +77,14 @@ func (s *ignoringSubject) changed(id string) ([]overlay.Change, error) {
 	return d.Changes, err
 }
 
+// ignorer is a subject that ignores something.
+type ignorer interface {
+	leaves() *leaving
+	changed(id string) ([]overlay.Change, error)
+}
+
+func (l *leaving) leaves() *leaving { return l }
+
 // leaving is what a world knows of ignored paths.
 type leaving struct {
 	lists [][]string
@@ -213,7 +221,7 @@ func lostIgnored(s, before *moment, now treestate.State, inodes map[string]uint6
 
 // checkIgnoringDiff proves that a diff from a checkpoint names everything protected that differs, and nothing that is ignored.
 func (w *world) checkIgnoringDiff(s *moment, now treestate.State) error {
-	sub, ok := w.sub.(*ignoringSubject)
+	sub, ok := w.sub.(ignorer)
 	if !ok {
 		return nil
 	}

@@ -326,3 +326,62 @@ func TestARollbackOfTrackedFilesIsFinishedAfterAKill(t *testing.T) {
 		})
 	}
 }
+
+// TestACheckpointShowsIgnoredFilesAsTheyAreNow however often somebody has looked at them there before.
+func TestACheckpointShowsIgnoredFilesAsTheyAreNow(t *testing.T) {
+	t.Parallel()
+	needMount(t)
+	ws := newWorkspace(t)
+	makeDeps(t, ws)
+	sub := mountForTest(t, ws, mountOptions{flags: []string{"--preset", "deps"}})
+	id := mustSnapshot(t, sub)
+	past := func(name string) string { return filepath.Join(ws, ".hyperfs/checkpoints", id, name) }
+	const file, dir, gone = "node_modules/p1/lib/index.js", "node_modules/p1/lib", "node_modules/p2/package.json"
+	must(t, os.Symlink("old", filepath.Join(ws, "node_modules/link")))
+	look := func() string { // all that the kernel may keep of it
+		t.Helper()
+		text, err := os.ReadFile(past(file))
+		must(t, err)
+		st, err := os.Stat(past(file))
+		must(t, err)
+		target, err := os.Readlink(past("node_modules/link"))
+		must(t, err)
+		entries, err := os.ReadDir(past(dir))
+		must(t, err)
+		var names []string
+		for _, e := range entries {
+			names = append(names, e.Name())
+		}
+		_, err = os.Lstat(past(gone))
+		_, new := os.Lstat(past(dir + "/new"))
+		main, err2 := os.ReadFile(past("src/main.js"))
+		must(t, err2)
+		return fmt.Sprint(string(text), " ", st.Size(), " ", st.Mode(), " ", target, " ", names, " ", err == nil, " ", new == nil, " ", string(main))
+	}
+	for range 2 {
+		if got := look(); got != "1 1 -rw-r--r-- old [index.js] true false main" {
+			t.Fatal(got)
+		}
+	}
+	at := func(name string) string { return filepath.Join(ws, name) }
+	must(t, os.WriteFile(at(file), []byte("rewritten"), 0o644))
+	must(t, os.Chmod(at(file), 0o600))
+	must(t, os.WriteFile(at(dir+"/new"), nil, 0o644))
+	must(t, os.Remove(at("node_modules/link")))
+	must(t, os.Symlink("new", at("node_modules/link")))
+	must(t, os.RemoveAll(at("node_modules/p2")))
+	must(t, os.WriteFile(at("src/main.js"), []byte("changed"), 0o644))
+	if got := look(); got != "rewritten 9 -rw------- new [index.js new] false true main" {
+		t.Error(got)
+	}
+	must(t, os.WriteFile(at(file), []byte("REWRITTEN"), 0o600)) // of the same length
+	if got := look(); got != "REWRITTEN 9 -rw------- new [index.js new] false true main" {
+		t.Error(got)
+	}
+	must(t, os.RemoveAll(at("node_modules/p1")))
+	must(t, os.MkdirAll(at(dir), 0o755))
+	must(t, os.WriteFile(at(file), []byte("installed"), 0o644))
+	if got := look(); got != "installed 9 -rw-r--r-- new [index.js] false false main" {
+		t.Error(got)
+	}
+}

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/hyperfs/hyperfs/checkpoint"
+	"github.com/hyperfs/hyperfs/internal/ignore"
+	"github.com/hyperfs/hyperfs/internal/testfs"
 	"github.com/hyperfs/hyperfs/internal/treestate"
 	"github.com/hyperfs/hyperfs/overlay"
 	"github.com/hyperfs/hyperfs/test/ops"
@@ -22,6 +24,7 @@ type pastSubject struct {
 	*treeSubject
 	rand  *rand.Rand
 	known map[string]treestate.State // what the checkpoints that Snapshot gave are, as the tree showed it
+	rules []*ignore.Rules            // all that were in use
 
 	mu   sync.RWMutex // shared by who reads the states, while nobody opens or closes them
 	pins []*pinnedState
@@ -143,7 +146,17 @@ func (s *pastSubject) pin(id string) error {
 		return err
 	}
 	s.pins = append(s.pins, p)
-	return p.open(s.ws)
+	if err := p.open(s.ws); err != nil || len(s.rules) == 0 {
+		return err
+	}
+	if p.want, err = treefs.CaptureState(p.state); err != nil { // what is ignored is what it is now, or was since the checkpoint: only it must stay so
+		return fmt.Errorf("the state of %s: %w", id, err)
+	}
+	diff := treestate.Compare{Holes: true}.Diff(protectedPart(want, s.rules), protectedPart(p.want, s.rules))
+	if len(diff) > 0 {
+		return fmt.Errorf("what is protected in the state of %s is not what it was:\n\t%s", id, strings.Join(diff, "\n\t"))
+	}
+	return nil
 }
 
 func (p *pinnedState) open(ws *overlay.Workspace) (err error) {
@@ -320,6 +333,57 @@ func TestDifferentialPinnedStatesStayWhatTheyWere(t *testing.T) {
 				return newPastSubject(ws, o)
 			}}
 			p.run(t)
+		})
+	}
+}
+
+// ignoringPastSubject is a pastSubject that ignores something, and other things after each restart, if there are several lists.
+type ignoringPastSubject struct {
+	*pastSubject
+	*leaving
+}
+
+func (s *ignoringPastSubject) Restart() error {
+	s.now = (s.now + 1) % len(s.lists)
+	s.o.Ignore = s.lists[s.now]
+	return s.pastSubject.Restart()
+}
+
+func (s *ignoringPastSubject) changed(id string) ([]overlay.Change, error) {
+	d, err := s.ws.Diff(context.Background(), id, "", true)
+	return d.Changes, err
+}
+
+// TestDifferentialPinnedStatesWithIgnoredPathsStayWhatTheyWere also has all that TestDifferentialIgnoredPathsAreLeft has, with pins: these have ignored paths recorded.
+func TestDifferentialPinnedStatesWithIgnoredPathsStayWhatTheyWere(t *testing.T) {
+	for _, l := range []lower{
+		{name: "pinned-ignored", share: 5, mount: func(t *testing.T) string { return t.TempDir() }, fill: seedTree},
+		{name: "pinned-ignored-overlayfs", share: 3, mount: func(t *testing.T) string { return testfs.Tmpfs(t, 1<<30) }, fill: seedTree, overlay: true},
+	} {
+		t.Run(l.name, func(t *testing.T) {
+			gen := func() *ops.Generator {
+				g := everything()
+				g.Explain = false
+				g.NoStaleWrites = true
+				return g
+			}
+			property{lower: l, gen: gen, open: func(ws string, variant uint32) (subject, error) {
+				lists := [][]string{ignoreLists[variant&3]}
+				if variant&4 != 0 {
+					lists = append(lists, ignoreLists[(variant+1)&3], nil)
+				}
+				past, err := newPastSubject(ws, treeOptions{Options: treefs.Options{Direct: variant&1 != 0}, Tier: l.tier, Ignore: lists[0]})
+				if err != nil {
+					return nil, err
+				}
+				s := &ignoringPastSubject{past, &leaving{lists: lists}}
+				for i := range lists {
+					if r := (&leaving{lists: lists, now: i}).rules(); r != nil {
+						past.rules = append(past.rules, r)
+					}
+				}
+				return s, nil
+			}}.run(t)
 		})
 	}
 }

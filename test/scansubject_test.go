@@ -91,7 +91,7 @@ func (s *scanSubject) Close() error {
 
 func TestDifferentialScanIsLikeAPlainDirectory(t *testing.T) {
 	gen := func() *ops.Generator {
-		return &ops.Generator{Root: os.Getuid() == 0, Checkpoints: true, NoHandles: true}
+		return &ops.Generator{Root: os.Getuid() == 0, Checkpoints: true, Explain: true, NoHandles: true}
 	}
 	for _, l := range lowers {
 		t.Run(l.name, func(t *testing.T) {

@@ -39,8 +39,8 @@ func newWorld(dir string, open func(workspace string) (subject, error)) (*world,
 		return nil, err
 	}
 	w.sub, err = open(w.workspace())
-	if s, ok := w.sub.(*ignoringSubject); ok {
-		w.leaves, w.freeNlink = s.leaving, true
+	if s, ok := w.sub.(ignorer); ok {
+		w.leaves, w.freeNlink = s.leaves(), true
 	}
 	return w, err
 }

@@ -47,7 +47,7 @@ func newApp(stdin io.Reader, stdout, stderr io.Writer) *cli.App {
 			jsonFlag(),
 		},
 		Commands: []*cli.Command{
-			runCommand(), execCommand(), attemptCommand(), turnsCommand(), mountCommand(), serveCommand(), unmountCommand(), statusCommand(), diagnosticsCommand(),
+			runCommand(), execCommand(), attemptCommand(), turnsCommand(), mountCommand(), serveCommand(), unmountCommand(), statusCommand(), diagnosticsCommand(), statsCommand(), profileCommand(),
 			snapshotCommand(), rollbackCommand(), undoCommand(), listCommand(), treeCommand(), showCommand(),
 			diffCommand(), patchCommand(), reconcileCommand(), promoteCommand(), dropCommand(),
 			forkCommand(), branchesCommand(), headsCommand(), mergeCommand(), dropBranchCommand(),

@@ -12,7 +12,7 @@ const completionFlag = "--generate-bash-completion"
 
 // permute puts the flags of a command before its arguments, since the flag library stops at the first argument:
 // `rollback ID --json` works like `rollback --json ID`; and -C, which is the program's, before the command. What follows "--" stays where it is, and so
-// does all of what run, exec and attempt are to run.
+// does all of what run, exec, attempt and stats are to run.
 func permute(app *cli.App, args []string) []string {
 	args = helpOfSub(app, args)
 	first, at, cmd := findCommand(app, args)
@@ -74,7 +74,7 @@ func isPlace(arg string) bool {
 
 // runsCommand reports whether the arguments of a command are a command with flags of its own.
 func runsCommand(cmd *cli.Command) bool {
-	return slices.Contains([]string{"run", "exec", "attempt"}, cmd.Name)
+	return slices.Contains([]string{"run", "exec", "attempt", "stats"}, cmd.Name)
 }
 
 // helpOfSub makes "help turns begin" what the flag library takes for that.

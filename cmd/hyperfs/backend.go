@@ -70,7 +70,7 @@ func findOrMake(c *cli.Context) (place, error) {
 		return p, missing
 	}
 	if missing == nil && p.socket != "" {
-		return p, nil
+		return p, refusePatterns(c)
 	}
 	if missing != nil {
 		dir, err := startDir(c)
@@ -92,7 +92,13 @@ func findOrMake(c *cli.Context) (place, error) {
 		return p, missing
 	}
 	p.backend = backend
-	return p, nil
+	if backend != checkpoint.BackendScan {
+		return p, refusePatterns(c)
+	}
+	if p.ignores = saysIgnored(c); p.ignores {
+		p.config.Ignore, err = ignoreOf(c)
+	}
+	return p, err
 }
 
 // nothingToMount is the error of mount where the workspace is not one of mounts.

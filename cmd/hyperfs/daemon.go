@@ -101,7 +101,7 @@ func newDaemon(o mountOptions, logs *logFile, log *slog.Logger) (d *daemon, err 
 	}
 	d.server = control.NewServer(control.Options{
 		Workspace: d.workspace,
-		Host:      d,
+		Host:      d.host(),
 		Logger:    log,
 		KeepTurns: keptTurns(o.KeepTurns),
 		SpoolDir:  spoolDir(d.store),
@@ -213,6 +213,20 @@ func (d *daemon) MountBranch(_ context.Context, name, at string) (control.Branch
 
 // Counters counts what programs and the kernel asked for.
 func (d *daemon) Counters() map[string]uint64 { return d.view.Counters() }
+
+// meteredDaemon is a daemon whose view times what the kernel asks for.
+type meteredDaemon struct {
+	*daemon
+	control.Meter
+}
+
+// host is the daemon with all that its view can do.
+func (d *daemon) host() control.Host {
+	if m, ok := d.view.(control.Meter); ok {
+		return meteredDaemon{d, m}
+	}
+	return d
+}
 
 // Unmount takes the mount away; run ends then. A lazy one ends when the last open file is closed, a forced one at once.
 func (d *daemon) Unmount(_ context.Context, o control.UnmountOptions) error {

@@ -28,7 +28,7 @@ func writeDocs(app *cli.App, out io.Writer) error {
 	fmt.Fprintf(&b, "# Command line\n\n<!-- Made from the commands by `go generate ./cmd/hyperfs`. -->\n\n")
 	fmt.Fprintf(&b, "hyperfs: %s.\n\n```\n%s\n```\n\n%s\n\n", app.Usage, app.UsageText, paragraphs(app.Description))
 	writeFlags(&b, app.Flags)
-	fmt.Fprint(&b, "A flag may stand before or after the arguments of its command, but for `run` and `exec`, where all after the command's name is its own.\n\n")
+	fmt.Fprint(&b, "A flag may stand before or after the arguments of its command, but for `run`, `exec`, `attempt` and `stats`, where all after the command's name is its own.\n\n")
 	eachCommand(app.Commands, func(name string, cmd *cli.Command) {
 		if cmd.Hidden || cmd.Name == "help" {
 			return

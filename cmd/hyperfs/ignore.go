@@ -23,6 +23,29 @@ func ignoreFlags() []cli.Flag {
 	}
 }
 
+// patternFlags are those of ignoreFlags that the backend scan can do something about.
+func patternFlags() []cli.Flag {
+	return slices.DeleteFunc(ignoreFlags(), func(f cli.Flag) bool { return slices.Contains(f.Names(), "strict-ignored") })
+}
+
+// saysIgnored reports whether the flags or the environment say what is ignored, be it nothing.
+func saysIgnored(c *cli.Context) bool {
+	return c.IsSet("ignore") || c.IsSet("ignore-file") || c.IsSet("preset") || os.Getenv(envIgnore) != ""
+}
+
+// refusePatterns refuses flags that say what is ignored where a mount or a daemon has said it.
+func refusePatterns(c *cli.Context) error {
+	for _, f := range patternFlags() {
+		name := f.Names()[0]
+		env := f.(cli.DocGenerationFlag).GetEnvVars()
+		if c.IsSet(name) && (len(env) == 0 || os.Getenv(env[0]) == "") {
+			return errs.New(control.Usage, c.Command.Name, "--"+name, "what is ignored is said when the workspace is mounted or served").
+				WithHint("hyperfs unmount, then hyperfs mount --" + name)
+		}
+	}
+	return nil
+}
+
 // envIgnore has patterns, one a line, where --ignore does not.
 const envIgnore = "HYPERFS_IGNORE"
 
@@ -39,7 +62,7 @@ func ignoreOf(c *cli.Context) ([]string, error) {
 	if preset != "" {
 		of, ok := ignore.Presets[preset]
 		if !ok {
-			return nil, errs.New(control.Usage, "mount", "--preset", "%q is none", preset).WithHint(strings.Join(slices.Sorted(maps.Keys(ignore.Presets)), ", "))
+			return nil, errs.New(control.Usage, c.Command.Name, "--preset", "%q is none", preset).WithHint(strings.Join(slices.Sorted(maps.Keys(ignore.Presets)), ", "))
 		}
 		lines = append(lines, of...)
 	}
@@ -53,7 +76,7 @@ func ignoreOf(c *cli.Context) ([]string, error) {
 		}
 		text, err := os.ReadFile(name)
 		if err != nil {
-			return nil, errs.Wrap(control.Path, "mount", name, cause(err))
+			return nil, errs.Wrap(control.Path, c.Command.Name, name, cause(err))
 		}
 		lines = append(lines, linesOf(string(text))...)
 	}
@@ -63,7 +86,7 @@ func ignoreOf(c *cli.Context) ([]string, error) {
 		lines = append(lines, linesOf(os.Getenv(envIgnore))...)
 	}
 	if _, err := ignore.Compile(lines); err != nil {
-		return nil, errs.New(control.Usage, "mount", "--ignore", "%w", err)
+		return nil, errs.New(control.Usage, c.Command.Name, "--ignore", "%w", err)
 	}
 	return lines, nil
 }

@@ -63,6 +63,16 @@ func (v fuseView) Counters() map[string]uint64 {
 	return counts
 }
 
+// Stats tells what the kernel has asked for.
+func (v fuseView) Stats() control.MountStats {
+	s := v.Server.Stats()
+	m := control.MountStats{Events: s.Events, ReadBytes: s.Read, WrittenBytes: s.Written, KernelNodes: s.Nodes}
+	for _, o := range s.Operations {
+		m.Operations = append(m.Operations, control.NewOperation(o.Name, o.WaitsFor, o.Errors, o.Took))
+	}
+	return m
+}
+
 // hasFuse fails where this user, or this program, can mount nothing at all.
 func hasFuse(mountpoint string) error {
 	if err := checkFuse(mountpoint); err != nil {

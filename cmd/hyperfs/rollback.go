@@ -98,8 +98,11 @@ func leavesText(l turn.Leaves) string {
 
 // rollbackText says in one line what a rollback did.
 func rollbackText(r overlay.RollbackResult) string {
-	s := fmt.Sprintf("rolled back to %s: %d restored, %d removed, %d modified back, in %s",
-		r.Checkpoint, r.Restored, r.Removed, r.Modified, r.Duration.Round(10*time.Microsecond))
+	s := fmt.Sprintf("rolled back to %s: %d restored, %d removed, %d modified back, ", r.Checkpoint, r.Restored, r.Removed, r.Modified)
+	if r.Kept > 0 {
+		s += fmt.Sprintf("%d kept for what is ignored there, ", r.Kept)
+	}
+	s += fmt.Sprintf("in %s", r.Duration.Round(10*time.Microsecond))
 	if r.Undo != "" {
 		s += "; " + undoCommandOf(r.Branch) + " takes it back"
 	}

@@ -173,7 +173,7 @@ func (r *runner) mounted() (func() error, error) {
 		return nil, err
 	}
 	if backend == checkpoint.BackendScan {
-		r.local = &place{dir: o.Workspace, store: o.storeDir(), backend: backend, config: o.config()}
+		r.local = &place{dir: o.Workspace, store: o.storeDir(), backend: backend, config: o.config(), ignores: saysIgnored(r.c)}
 		return func() error { return r.end() }, r.openLocal()
 	}
 	done := progress(r.c, "mounting")

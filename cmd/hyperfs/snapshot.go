@@ -17,11 +17,12 @@ func snapshotCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "snapshot",
 		Usage:     "make a checkpoint and print its ID",
-		UsageText: "hyperfs snapshot [-m MSG] [--id ID] [--parent ID] [--branch B | --tag B] [--subagent S] [--agent A] [--backend B]",
+		UsageText: "hyperfs snapshot [-m MSG] [--id ID] [--parent ID] [--branch B | --tag B] [--subagent S] [--agent A] [--backend B] [--preset NAME] [--ignore PATTERN]…",
 		Description: example("Of a mounted workspace it costs the same however large that is. Where there is no FUSE, or with --backend scan, it makes\n"+
-			"the current directory a workspace without a mount, and every checkpoint walks the tree.",
-			`hyperfs snapshot -m "before the migration"`),
-		Flags: []cli.Flag{
+			"the current directory a workspace without a mount, and every checkpoint walks the tree, but for what --ignore and --preset name:\n"+
+			"that is remembered, for rollbacks too, until somebody says something else.",
+			`hyperfs snapshot -m "before the migration"`, "hyperfs snapshot --backend scan --preset deps"),
+		Flags: append([]cli.Flag{
 			&cli.StringFlag{Name: "message", Aliases: []string{"m"}, Usage: "what it is for"},
 			&cli.StringFlag{Name: "id", Usage: "an ID that was reserved"},
 			&cli.StringFlag{Name: "parent", Usage: "ID of the checkpoint that it follows"},
@@ -31,7 +32,7 @@ func snapshotCommand() *cli.Command {
 			&cli.StringFlag{Name: "agent", Usage: "agent that it is for"},
 			backendFlag(),
 			jsonFlag(),
-		},
+		}, patternFlags()...),
 		Action: arguments(0, 0, takeSnapshot),
 	}
 }

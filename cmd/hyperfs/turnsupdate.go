@@ -180,14 +180,14 @@ func turnsEndCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "end",
 		Usage:     "end a turn: commit files and conversation, or put both back",
-		UsageText: "hyperfs turns end [--failed [--error TEXT] [--keep-files]] [--finish-reason R] [--message M]… [--artifact NAME=VALUE]… [ID]",
+		UsageText: "hyperfs turns end [--failed [--error TEXT] [--no-rollback]] [--finish-reason R] [--message M]… [--artifact NAME=VALUE]… [ID]",
 		Description: example("Without --failed the turn completes, with what the other flags change as its last update. A turn that somebody has aborted meanwhile stays aborted, whatever is\n"+
 			"asked for: its files go back, and the exit code is 1.",
 			`hyperfs turns end --finish-reason stop "$id"`, `hyperfs turns end --failed --error 'the tests fail' "$id"`),
 		Flags: append(append([]cli.Flag{
 			&cli.BoolFlag{Name: "failed", Usage: "it has failed"},
 			&cli.StringFlag{Name: "error", Usage: "why it has failed"},
-			&cli.BoolFlag{Name: "keep-files", Usage: "if it does not complete, leave the files as they are"},
+			&cli.BoolFlag{Name: "no-rollback", Usage: "if it does not complete, leave the files as they are"},
 			&cli.StringFlag{Name: "finish-reason", Usage: "why it has completed, as stop or length"},
 		}, stateFlags()...), jsonFlag()),
 		Action:       arguments(0, 1, endTurn),
@@ -200,7 +200,7 @@ func endTurn(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	o := turn.EndOptions{Outcome: turn.Completed, NoRollback: c.Bool("keep-files")}
+	o := turn.EndOptions{Outcome: turn.Completed, NoRollback: c.Bool("no-rollback")}
 	if o.FinishReason, err = given(c, "finish-reason"); err != nil {
 		return err
 	}

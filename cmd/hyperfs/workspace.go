@@ -29,6 +29,7 @@ type place struct {
 
 	backend string         // of the store
 	config  overlay.Config // what else there is to say of the store
+	ignores bool           // config says what is ignored; else it is what the last one did who said that
 }
 
 // base gives the directory that relative paths start from.
@@ -164,7 +165,7 @@ func (p place) open(ctx context.Context) (*control.Client, func() error, error) 
 	}
 	cfg := p.config
 	cfg.Workspace, cfg.Store = p.dir, p.store
-	cfg.SameIgnored = p.backend != checkpoint.BackendScan // which has flags for what it ignores; else they are those of the last mount
+	cfg.SameIgnored = !p.ignores
 	w, err := openLocally(ctx, p.backend, cfg)
 	if err != nil {
 		return nil, nil, err

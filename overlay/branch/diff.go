@@ -94,6 +94,9 @@ func (m *Manager) comparing(epoch checkpoint.Epoch, from, to uint64, fn func(*ov
 	defer b.base.Close()
 	p := newPlaces(a.base)
 	c := newComparison(newView(a, m.pool, p), newView(b, m.pool, p))
+	if m.cfg.Ignored != nil {
+		c.Ignored = m.cfg.Ignored(epoch)
+	}
 	for id := range c.Inodes {
 		if err := p.want(id); err != nil {
 			return err

@@ -21,7 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Config says what a Manager works with. All but Log and Idle is required. The functions may be called by any goroutine; none is called by
+// Config says what a Manager works with. All but Ignored, Log and Idle is required. The functions may be called by any goroutine; none is called by
 // main's own calls of the Manager.
 type Config struct {
 	Store *checkpoint.Store
@@ -30,10 +30,14 @@ type Config struct {
 	// State gives what main was at the beginning of an epoch that is pinned, or that an active checkpoint has.
 	State func(checkpoint.Epoch) (overlay.State, error)
 
+	// Ignored gives what main has no history of since the state of a pinned epoch, but for what is below another such path: a diff and a merge leave it out. It
+	// is nil, or gives nil, where there is no such thing.
+	Ignored func(checkpoint.Epoch) func(path string, isDir bool) bool
+
 	// Checkpoint gives a checkpoint of main: NOT_FOUND where there is none.
 	Checkpoint func(id string) (checkpoint.Checkpoint, error)
 
-	// Pin calls fn in a transaction, with an active checkpoint of main, "" being the newest. Its epoch must not be given up between
+	// Pin calls fn in a transaction, with an active checkpoint of main, "" being the newest, and the epoch to build on as its own. That must not be given up between
 	// the call of fn, from which on PinnedEpochs has it, and the commit.
 	Pin func(id string, fn func(*checkpoint.Tx, checkpoint.Checkpoint) error) error
 

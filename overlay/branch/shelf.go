@@ -45,6 +45,11 @@ func (s Shelf) Branch(name string) (overlay.Volume, func(), error) {
 	return lent(s.f.branches.Volume(name))
 }
 
+// Follows implements overlay.Follower: what main ignored at a checkpoint of its own is shown as it is now.
+func (v *Volume) Follows() bool {
+	return v.key.epoch != 0 && v.m.cfg.Ignored != nil && v.m.cfg.Ignored(v.key.epoch) != nil
+}
+
 func lent(v *Volume, err error) (overlay.Volume, func(), error) {
 	if err != nil {
 		return nil, nil, err

@@ -51,7 +51,7 @@ func TestATurnIsOnTheSideOfItsBranchWhateverIsCut(t *testing.T) {
 	for what, last := range map[string]string{"snapshot of a turn": "branch-sealed", "rollback of a turn": "branch-rolled-back"} {
 		sides := map[bool]int{}
 		points := []string{last}
-		for nth := range 6 { // commits, among them those of the start
+		for nth := range 3 { // commits, among them those of the start
 			points = append(points, fmt.Sprint("journal-appended:", nth+1))
 		}
 		for _, at := range points {

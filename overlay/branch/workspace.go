@@ -51,7 +51,7 @@ func (f *Workspace) open(cfg overlay.Config) (err error) {
 	}
 	f.branches, err = New(Config{
 		Store: w.Store(), Dir: f.dir,
-		State: w.OpenState, Checkpoint: w.Find, Pin: f.pin, Unpinned: f.unpin,
+		State: w.OpenState, Ignored: w.IgnoredSince, Checkpoint: w.Find, Pin: f.pin, Unpinned: f.unpin,
 		NewNum: w.Tree().NewNum, Reserve: w.Reserve, Session: w.Session(), Log: cfg.Logger, Sync: cfg.Sync,
 	})
 	if err != nil {

@@ -161,7 +161,7 @@ func (a *applier) sameTimes(k int32, is *stat) bool {
 	return was.mtime == is.mtime || used && a.p.want.entries[i].mtime == is.mtime
 }
 
-// remove takes the entry k of now away, with all that is in it.
+// remove takes the entry k of now away, with all that is in it, but for directories that have something ignored in them.
 func (a *applier) remove(d dir, k int32) error {
 	if err := a.unchanged(d, k); err != nil {
 		return err
@@ -180,12 +180,15 @@ func (a *applier) remove(d dir, k int32) error {
 	}
 	var failed error
 	a.p.now.children(k, func(c int32) {
-		if failed == nil {
+		if failed == nil && a.p.going(c) > 0 {
 			failed = a.remove(sub, c)
 		}
 	})
 	if failed != nil {
 		return failed
+	}
+	if a.p.holds[k] {
+		return dressAgain(sub, e)
 	}
 	if err := d.rmdir(e.name); err != nil {
 		return fmt.Errorf("%w: %w", errNewer, err)
@@ -365,6 +368,9 @@ func (a *applier) dressDirs(d dir, i int32) error {
 	if failed != nil {
 		return failed
 	}
+	if k := p.at[i]; p.want.entries[i].flags&flagWay != 0 && p.isDirAt(i) {
+		return a.failed(i, dressAgain(d, &p.now.entries[k]))
+	}
 	if !p.dirs[i] {
 		// Nothing was changed but something below it, for which its mode may have been lifted.
 		st, err := d.self()
@@ -373,4 +379,12 @@ func (a *applier) dressDirs(d dir, i int32) error {
 		}
 	}
 	return a.failed(i, d.dressSelf(&p.want.entries[i]))
+}
+
+// dressAgain gives a directory that is not protected, or stays though it should not be there, the attributes that it had before something in it was changed.
+func dressAgain(d dir, was *entry) error {
+	if !owns(&was.stat) {
+		return nil
+	}
+	return d.dressSelf(was)
 }

@@ -9,7 +9,7 @@ import (
 
 // sameAttrs reports whether two inodes of one type have the same attributes.
 func sameAttrs(a, b *entry) bool {
-	if a.flags&b.flags&flagForeign != 0 {
+	if a.flags&b.flags&flagForeign != 0 || (a.flags|b.flags)&flagWay != 0 {
 		return true // they are not ours
 	}
 	return a.mode == b.mode && a.uid == b.uid && a.gid == b.gid && a.mtime == b.mtime && sameXattrs(a.xattrs, b.xattrs)
@@ -56,18 +56,26 @@ func sameContent(a, b *entry, holes bool) bool {
 }
 
 // changes counts the names that another manifest does not have, or has with something else.
-func (m *manifest) changes(other *manifest) int {
+func (m *manifest) changes(other *manifest) (n int) {
+	m, other = both(m, other)
 	at := pairs(m, other)
-	same, paired := 0, 0
-	for i := range m.entries {
-		if at[i] < 0 {
-			continue
-		}
-		paired++
-		a, b := &m.entries[i], &other.entries[at[i]]
-		if sameData(a, b, false) && (sameAttrs(a, b) || a.isDir()) {
-			same++
+	for i := range other.entries {
+		if other.entries[i].flags&flagWay == 0 {
+			n++
 		}
 	}
-	return len(m.entries) - same + len(other.entries) - paired
+	for i := range m.entries {
+		a := &m.entries[i]
+		if at[i] < 0 {
+			if a.flags&flagWay == 0 {
+				n++
+			}
+			continue
+		}
+		b := &other.entries[at[i]]
+		if b.flags&flagWay == 0 && sameData(a, b, false) && (sameAttrs(a, b) || a.isDir()) {
+			n--
+		}
+	}
+	return n
 }

@@ -7,21 +7,7 @@ import (
 	"github.com/hyperfs/hyperfs/overlay"
 )
 
-// refuseIgnored says that this backend protects all that there is.
-func refuseIgnored(cfg overlay.Config) error {
-	why := ""
-	switch {
-	case cfg.StrictIgnored:
-		why = "the backend scan sees a write after it was made, and can stop none"
-	case len(cfg.Ignore) > 0:
-		why = "the backend scan ignores nothing"
-	default:
-		return nil
-	}
-	return errs.New(errs.Unsupported, "open workspace", cfg.Workspace, "%s", why).WithHint("leave --ignore and --strict-ignored out, or use FUSE: hyperfs mount")
-}
-
-// DeclareOutputs is overlay.Contracts.DeclareOutputs. As nothing is ignored here, it changes nothing but the list.
+// DeclareOutputs is overlay.Contracts.DeclareOutputs. What is at the paths now counts for the checkpoint that the live state comes from.
 func (w *Workspace) DeclareOutputs(ctx context.Context, c overlay.OutputContract) (overlay.OutputContract, error) {
 	leave, err := w.enter(ctx, "declare outputs")
 	if err != nil {
@@ -37,14 +23,13 @@ func (w *Workspace) DeclareOutputs(ctx context.Context, c overlay.OutputContract
 			return c, errs.New(errs.Rollback, "declare outputs", c.Checkpoint, "the checkpoint is %s", k.Status)
 		}
 	}
-	return w.book.Declare(c, nothingMore)
+	c, err = w.book.Declare(c, func(paths []string) error { return w.protect(ctx, paths) })
+	return c, errs.Ensure("declare outputs", c.Tool, err)
 }
 
 func noCheckpoint(op, id string) error {
 	return errs.New(errs.NotFound, op, id, "there is no such checkpoint").WithHint("`hyperfs list` shows them")
 }
-
-func nothingMore([]string) error { return nil }
 
 // Outputs is overlay.Contracts.Outputs.
 func (w *Workspace) Outputs(ctx context.Context, id string) ([]overlay.OutputContract, error) {
@@ -72,14 +57,15 @@ func (w *Workspace) isMissing(path string) bool {
 	return err != nil
 }
 
-// Track is overlay.Contracts.Track.
+// Track is overlay.Contracts.Track. What is at the paths now counts for the checkpoint that the live state comes from.
 func (w *Workspace) Track(ctx context.Context, paths []string) ([]string, error) {
 	leave, err := w.enter(ctx, "track")
 	if err != nil {
 		return nil, err
 	}
 	defer leave()
-	return w.book.Track(paths, nothingMore)
+	all, err := w.book.Track(paths, func(paths []string) error { return w.protect(ctx, paths) })
+	return all, errs.Ensure("track", "", err)
 }
 
 // Tracked is overlay.Contracts.Tracked.
@@ -91,7 +77,7 @@ func (w *Workspace) endContracts() {
 		c, ok := w.history.get(id)
 		return ok && isActive(&c)
 	}
-	if err := w.book.End(active, nothingMore); err != nil {
+	if err := w.book.End(active, func(paths []string) error { w.track(paths); return nil }); err != nil {
 		w.log.Error("the contracts of a checkpoint that has ended can't be forgotten", "err", err)
 	}
 }

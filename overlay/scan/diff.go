@@ -78,7 +78,11 @@ func (w *Workspace) newDiffer(ctx context.Context, op, from, to string) (*differ
 	} else if c, err = w.target(op, to); err == nil {
 		d.b, err = w.manifest(c.ID)
 	}
-	return d, diff, errs.Ensure(op, to, err)
+	if err != nil {
+		return nil, diff, errs.Ensure(op, to, err)
+	}
+	d.a, d.b = both(d.a, d.b)
+	return d, diff, nil
 }
 
 // look scans the tree without saving anything. id is a checkpoint whose manifest the caller has.
@@ -90,7 +94,7 @@ func (w *Workspace) look(ctx context.Context, id string, m *manifest) (*manifest
 			return nil, err
 		}
 	}
-	now, _, err := w.scan(ctx, base, m, false)
+	now, _, err := w.scan(ctx, scanFor{base: base, also: m, scope: w.scope.with(m.scope.tracked)})
 	return now, err
 }
 
@@ -174,6 +178,9 @@ func (d *differ) change(kind overlay.ChangeKind, x, y int32, what []string) foun
 // compare tells in what an entry of a differs from one of b, both of one type.
 func (d *differ) compare(x, y int32) (what []string, err error) {
 	a, b := &d.a.entries[x], &d.b.entries[y]
+	if (a.flags|b.flags)&flagWay != 0 {
+		return nil, nil
+	}
 	same := sameData(a, b, false)
 	if !same && a.isRegular() {
 		if same, err = d.sameBytes(x, y); err != nil {
@@ -250,13 +257,13 @@ func spread(m *manifest, list []int32, matched map[int32]bool, other *manifest, 
 		}
 		seen[i] = true
 		e := &m.entries[i]
-		if !matched[i] {
+		if !matched[i] && e.flags&flagWay == 0 {
 			all = append(all, i)
 		}
 		if !e.isDir() || matched[i] && !flat {
 			return
 		}
-		if k, ok := alive[e.inode()]; ok && !flat && e.sameInode(&other.entries[k].stat) {
+		if k, ok := alive[e.inode()]; ok && !flat && e.flags&flagWay == 0 && e.sameInode(&other.entries[k].stat) {
 			return
 		}
 		m.children(i, add)
@@ -271,7 +278,7 @@ func spread(m *manifest, list []int32, matched map[int32]bool, other *manifest, 
 func dirInodes(m *manifest) map[inode]int32 {
 	all := map[inode]int32{}
 	for i := range m.entries {
-		if m.entries[i].isDir() {
+		if m.entries[i].isDir() && m.entries[i].flags&flagWay == 0 {
 			all[m.entries[i].inode()] = int32(i)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"testing"
+	"time"
 )
 
 func TestDiffTellsOnceOfWhatWasMovedOutOfADirectoryThatIsGone(t *testing.T) {
@@ -38,6 +39,54 @@ func TestDiffTellsOnceOfWhatWasMovedOutOfADirectoryThatIsGone(t *testing.T) {
 				got = append(got, fmt.Sprintf("%s %s %s", c.Kind, c.OldPath, c.Path))
 			}
 			slices.Sort(got)
+			if !slices.Equal(got, tt.want) {
+				t.Errorf("got %q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+// TestDiffFindsTheSameContentUnderEveryNameOfAFile though the newest checkpoint, by which a scan knows what has not changed, has another one.
+func TestDiffFindsTheSameContentUnderEveryNameOfAFile(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		do   func(f *fixture)
+		want []string
+	}{
+		{"a new inode whose first name is new", func(f *fixture) {
+			f.write("a", "what it was")
+			f.must(os.Remove(f.path("m/f")))
+			f.must(os.Link(f.path("a"), f.path("m/f")))
+		}, []string{"created a []", "modified m/f [mtime]"}},
+		{"a new inode whose first name is in a directory below", func(f *fixture) {
+			f.write("m/d/f", "what it was")
+			f.must(os.Remove(f.path("m/f")))
+			f.must(os.Link(f.path("m/d/f"), f.path("m/f")))
+		}, []string{"created m/d []", "created m/d/f []", "modified m/f [mtime]"}},
+		{"the inode, renamed", func(f *fixture) {
+			f.write("m/f", "what it was")
+			f.must(os.Rename(f.path("m/f"), f.path("g")))
+		}, []string{"renamed g [mtime]"}},
+		{"another content", func(f *fixture) {
+			f.write("a", "what it is!")
+			f.must(os.Remove(f.path("m/f")))
+			f.must(os.Link(f.path("a"), f.path("m/f")))
+		}, []string{"created a []", "modified m/f [content mtime]"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			f := newFixture(t)
+			f.write("m/f", "what it was")
+			f.must(os.Chtimes(f.path("m/f"), time.Unix(1, 0), time.Unix(1, 0)))
+			id := f.snapshot()
+			f.write("m/f", "what it was not")
+			f.snapshot()
+			tt.do(f)
+			d, err := f.w.Diff(context.Background(), id, "", true)
+			f.must(err)
+			var got []string
+			for _, c := range d.Changes {
+				got = append(got, fmt.Sprintf("%s %s %s", c.Kind, c.Path, c.What))
+			}
 			if !slices.Equal(got, tt.want) {
 				t.Errorf("got %q, want %q", got, tt.want)
 			}

@@ -9,6 +9,12 @@
 // manifest.racy). So is a file that somebody had open for writing, since what is stored through a mapping changes no time.
 // On Windows a file that somebody has open for writing has no ctime to trust, and is found by opening it without them.
 //
+// # What is left out
+//
+// What the ignore patterns match is not walked: see scope, which every manifest has, and manifest.within for two that are compared. Of an ignored directory
+// a manifest has an entry only on the way to what is tracked in it. A rollback neither removes nor replaces what is in no manifest: a directory that holds such
+// a thing stays, and where its place is needed the rollback is refused.
+//
 // # Order
 //
 // A snapshot saves contents, then renames the manifest to its name, then commits the checkpoint: what a crash leaves is

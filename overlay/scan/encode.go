@@ -10,6 +10,7 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 	"github.com/hyperfs/hyperfs/checkpoint"
+	"github.com/hyperfs/hyperfs/internal/ignore"
 	"github.com/hyperfs/hyperfs/strategy"
 )
 
@@ -20,10 +21,14 @@ import (
 //	head: the numbers of all backups that it names, sorted, each as the difference to the one before
 //	xxHash64 of the head, 8 bytes, big endian
 //	stamp, names of tiers, entries
+//	in version 2, of a manifest with ignore patterns: their lines, and the tracked paths
 //	xxHash64 of all that comes before, 8 bytes, big endian
 //
 // So what a manifest names can be had without reading its entries.
-const magic = "hyperfs manifest 1\n"
+const (
+	magic        = "hyperfs manifest 1\n"
+	magicIgnores = "hyperfs manifest 2\n" // as long
+)
 
 const sumLen = 8
 
@@ -39,7 +44,11 @@ func (m *manifest) encode() ([]byte, error) {
 		return nil, err
 	}
 	b := make([]byte, 0, len(m.entries)*100+len(head)+256)
-	b = append(b, magic...)
+	if m.scope.whole() {
+		b = append(b, magic...)
+	} else {
+		b = append(b, magicIgnores...)
+	}
 	b = binary.AppendUvarint(b, uint64(len(head)))
 	b = append(b, head...)
 	b = binary.BigEndian.AppendUint64(b, xxhash.Sum64(head))
@@ -52,6 +61,10 @@ func (m *manifest) encode() ([]byte, error) {
 	b = binary.AppendUvarint(b, uint64(len(m.entries)))
 	for i := range m.entries {
 		b = m.entries[i].append(b, int32(i), kinds)
+	}
+	if !m.scope.whole() {
+		b = appendStrings(b, m.scope.rules[0].Lines())
+		b = appendStrings(b, m.scope.tracked)
 	}
 	return binary.BigEndian.AppendUint64(b, xxhash.Sum64(b)), nil
 }
@@ -109,6 +122,14 @@ func appendString(b []byte, s string) []byte {
 	return append(b, s...)
 }
 
+func appendStrings(b []byte, list []string) []byte {
+	b = binary.AppendUvarint(b, uint64(len(list)))
+	for _, s := range list {
+		b = appendString(b, s)
+	}
+	return b
+}
+
 func (e *entry) append(b []byte, i int32, kinds []strategy.Kind) []byte {
 	b = appendString(b, e.name)
 	for _, v := range []uint64{
@@ -146,8 +167,9 @@ func appendRef(b []byte, r *strategy.Ref, kinds []strategy.Kind) []byte {
 
 // reader takes fields from the front of a file; after a failure it gives zeros. Strings are parts of the file.
 type reader struct {
-	s   string
-	err error
+	s       string
+	err     error
+	ignores bool // the file is of version 2
 }
 
 func (r *reader) take(n uint64) string {
@@ -212,7 +234,11 @@ func decodeHead(b []byte) ([]uint64, error) {
 // newReader takes b over.
 func newReader(b []byte) (*reader, error) {
 	r := &reader{s: unsafe.String(unsafe.SliceData(b), len(b))} // b is nobody else's
-	if got := r.take(uint64(min(len(magic), len(b)))); got != magic {
+	switch got := r.take(uint64(min(len(magic), len(b)))); got {
+	case magic:
+	case magicIgnores:
+		r.ignores = true
+	default:
 		return nil, fmt.Errorf("it begins with %.20q, which this hyperfs does not know", got)
 	}
 	return r, nil
@@ -258,10 +284,32 @@ func decodeManifest(b []byte) (*manifest, error) {
 	for i := range m.entries {
 		r.entry(&m.entries[i], int32(i), kinds)
 	}
+	if r.ignores {
+		r.scope(&m.scope)
+	}
 	if r.err == nil {
 		m.closeDirs()
 	}
 	return m, r.err
+}
+
+func (r *reader) scope(s *scope) {
+	rules, err := ignore.Compile(r.strings())
+	if s.tracked = r.strings(); err == nil && rules == nil {
+		err = errors.New("it has no patterns")
+	}
+	if err != nil {
+		r.fail(err)
+		return
+	}
+	s.rules = []*ignore.Rules{rules}
+}
+
+func (r *reader) strings() (list []string) {
+	for n := r.uvarint(); n > 0 && r.err == nil; n-- {
+		list = append(list, r.string())
+	}
+	return list
 }
 
 func (r *reader) entry(e *entry, i int32, kinds []strategy.Kind) {

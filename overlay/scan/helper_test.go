@@ -47,7 +47,7 @@ func TestMain(m *testing.M) {
 }
 
 func victim(dir, target string) error {
-	w, err := Open(overlay.Config{Workspace: dir})
+	w, err := Open(overlay.Config{Workspace: dir, SameIgnored: true})
 	if err != nil {
 		return err
 	}
@@ -89,8 +89,9 @@ func killInTurn(t *testing.T, dir, target, at, turn string) bool {
 // fixture is a workspace under test.
 type fixture struct {
 	*testing.T
-	dir string
-	w   *Workspace
+	dir    string
+	ignore []string
+	w      *Workspace
 }
 
 func newFixture(t *testing.T) *fixture {
@@ -119,7 +120,7 @@ func (f *fixture) must(err error) {
 
 func (f *fixture) open() {
 	f.Helper()
-	w, err := Open(overlay.Config{Workspace: f.dir})
+	w, err := Open(overlay.Config{Workspace: f.dir, Ignore: f.ignore})
 	f.must(err)
 	f.w = w
 }

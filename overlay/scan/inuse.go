@@ -1,6 +1,10 @@
 package scan
 
-import "github.com/hyperfs/hyperfs/internal/errs"
+import (
+	"slices"
+
+	"github.com/hyperfs/hyperfs/internal/errs"
+)
 
 // checkInUse refuses a rollback, before it touches anything, that would remove or replace what another program has open
 // and does not share for that.
@@ -8,7 +12,7 @@ func (w *Workspace) checkInUse(p *plan) error {
 	if !openBlocks {
 		return nil
 	}
-	c := inUse{p: p, goes: p.going()}
+	c := inUse{p: p, goes: p.leaving()}
 	top, err := w.top.again()
 	if err != nil {
 		return errs.Ensure("rollback", w.root, err)
@@ -62,8 +66,8 @@ func (c *inUse) entry(d dir, k int32) error {
 	return nil
 }
 
-// going marks the entries of now that are taken away or replaced, and the directories that they are in.
-func (p *plan) going() []bool {
+// leaving marks the entries of now that are taken away or replaced, and the directories that they are in.
+func (p *plan) leaving() []bool {
 	goes := make([]bool, len(p.now.entries))
 	for k := range p.now.entries {
 		if p.leaves(int32(k)) {
@@ -78,7 +82,7 @@ func (p *plan) going() []bool {
 // leaves reports whether the name of the entry k of now is taken from its inode.
 func (p *plan) leaves(k int32) bool {
 	if p.stays == nil {
-		p.stays = make([]bool, len(p.now.entries))
+		p.stays = slices.Clone(p.holds)
 		for i, at := range p.at {
 			if at >= 0 && (p.isDirAt(int32(i)) || !p.want.entries[i].isDir() && p.inPlace(int32(i))) {
 				p.stays[at] = true

@@ -29,7 +29,9 @@ func (w *Workspace) Recover(ctx context.Context) ([]overlay.Recoverable, error) 
 		return list, nil
 	}
 	p := &prover{w: w}
-	for _, c := range w.history.list(func(c *checkpoint.Checkpoint) bool { return c.Session != w.session }) {
+	earlier := w.history.list(func(c *checkpoint.Checkpoint) bool { return c.Session != w.session })
+	p.alsoTracked(earlier...)
+	for _, c := range earlier {
 		why := overlay.RehydrateStatus(c)
 		if why == nil {
 			if why = p.checkpoint(ctx, c.ID); ctx.Err() != nil {
@@ -77,7 +79,9 @@ func (w *Workspace) Rehydrate(ctx context.Context, id string) (checkpoint.Checkp
 	if err := overlay.RehydrateStatus(c); err != nil {
 		return c, err
 	}
-	if err := (&prover{w: w}).checkpoint(ctx, id); err != nil {
+	p := &prover{w: w}
+	p.alsoTracked(c)
+	if err := p.checkpoint(ctx, id); err != nil {
 		return c, errs.New(errs.CodeOf(errs.Ensure("rehydrate", id, err)), "rehydrate", id, "%w", err)
 	}
 	c.Session, c.UpdatedAt = w.session, time.Now()
@@ -93,6 +97,7 @@ func (w *Workspace) Rehydrate(ctx context.Context, id string) (checkpoint.Checkp
 type prover struct {
 	w       *Workspace
 	now     *manifest        // nil until it is wanted
+	tracked []string         // what the checkpoints have beside what is tracked now
 	backups map[string]error // what was proved of them
 }
 
@@ -102,7 +107,7 @@ func (p *prover) checkpoint(ctx context.Context, id string) error {
 		return err
 	}
 	if p.now == nil {
-		if p.now, _, err = p.w.scan(ctx, want, nil, false); err != nil {
+		if p.now, _, err = p.w.scan(ctx, scanFor{base: want, scope: p.w.scope.with(p.tracked)}); err != nil {
 			return err
 		}
 	}
@@ -110,6 +115,18 @@ func (p *prover) checkpoint(ctx context.Context, id string) error {
 		return err
 	}
 	return p.w.verify(ctx, newPlan(want, p.now, true))
+}
+
+// alsoTracked has it look at all that active ones of some checkpoints have tracked.
+func (p *prover) alsoTracked(list ...checkpoint.Checkpoint) {
+	if p.w.scope.whole() { // so that it looks at everything
+		return
+	}
+	for _, c := range list {
+		if m, err := p.w.manifest(c.ID); isActive(&c) && err == nil {
+			p.tracked = append(p.tracked, m.scope.tracked...)
+		}
+	}
 }
 
 // allBackups also proves what a rollback would not need now, as the file is there.

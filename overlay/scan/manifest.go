@@ -14,6 +14,9 @@ type manifest struct {
 	stamp   int64 // the filesystem's time before the scan began: see racy
 	entries []entry
 	asBase  bool // of one that was just made: it is that of the scan's base, and shares its entries
+	scope   scope
+	sought  scope              // of one that was just made: the scope with the tracked paths at which there was something else
+	left    map[int32][]string // of one that was just made: by directory, the names there that are not in the scope, sorted
 }
 
 // entry is one name and what it leads to.
@@ -40,6 +43,9 @@ const (
 	// flagForeign says that something else is mounted there: a filesystem, or a single file. It is not protected, and never
 	// touched.
 	flagForeign
+	// flagWay says that it is an ignored directory, here only because something tracked may be below it. Its attributes are not
+	// protected, and a rollback makes it where it is missing, but never removes it.
+	flagWay
 )
 
 // raceSlop is how much older than the stamp a ctime must be, in ns, to be told from one of a later change: the kernel's
@@ -82,7 +88,7 @@ func (m *manifest) closeDirs() {
 	}
 }
 
-// remove takes out the entries that gone has. None of them is a directory or one of several names.
+// remove takes out the entries that gone has. None of them is a directory or the first of several names.
 func (m *manifest) remove(gone map[int32]bool) {
 	if len(gone) == 0 {
 		return
@@ -103,6 +109,11 @@ func (m *manifest) remove(gone map[int32]bool) {
 	}
 	m.entries = kept
 	m.closeDirs()
+	left := make(map[int32][]string, len(m.left))
+	for i, names := range m.left {
+		left[moved[i]] = names
+	}
+	m.left = left
 }
 
 // inodes gives the first entry of every inode that is not a directory.

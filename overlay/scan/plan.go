@@ -11,9 +11,11 @@ import (
 
 // plan is what makes the live tree, of which now is a manifest, equal to want.
 type plan struct {
-	want, now *manifest
-	holes     bool    // the same bytes with other holes are another content
-	at        []int32 // for each entry of want: what now has at its path, -1 if nothing
+	want, now *manifest // the parts that can be compared
+	origin    []int32   // for each entry of want, its index in the whole manifest; nil where it is that
+	holds     []bool    // directories of now that can't be removed: see manifest.holding
+	holes     bool      // the same bytes with other holes are another content
+	at        []int32   // for each entry of want: what now has at its path, -1 if nothing
 	// source is for each first name in want: the name whose inode in the live tree holds what is wanted already, and
 	// becomes the inode of all the others; -1 if the inode must be made.
 	source []int32
@@ -29,7 +31,11 @@ type plan struct {
 type counts struct{ restored, removed, modified int }
 
 func newPlan(want, now *manifest, holes bool) *plan {
-	p := &plan{want: want, now: now, holes: holes, at: pairs(want, now), extra: map[int32][]int32{}}
+	p := &plan{holes: holes, extra: map[int32][]int32{}}
+	p.want, p.origin = want.within(now.asked(), true)
+	p.now, _ = now.within(want.scope, false)
+	want, now = p.want, p.now
+	p.at, p.holds = pairs(want, now), now.holding()
 	p.source = make([]int32, len(want.entries))
 	p.todo, p.dirs = make([]bool, len(want.entries)), make([]bool, len(want.entries))
 	p.chooseSources()
@@ -79,13 +85,42 @@ func (p *plan) findExtra() {
 		}
 		names := newCursor(p.want, int32(i))
 		p.now.children(p.at[i], func(k int32) {
-			if names.find(p.now.entries[k].name) < 0 {
+			if names.find(p.now.entries[k].name) >= 0 {
+				return
+			}
+			if n := p.going(k); n > 0 {
 				p.extra[int32(i)] = append(p.extra[int32(i)], k)
-				p.counts.removed++
+				p.counts.removed += n
 				p.mark(int32(i))
 			}
 		})
 	}
+}
+
+// going counts the names at or below the entry k of now that go, if want has none of them, each with all that is below it.
+func (p *plan) going(k int32) (n int) {
+	if !p.holds[k] {
+		return 1
+	}
+	p.now.children(k, func(c int32) { n += p.going(c) })
+	return n
+}
+
+// kept counts the directories of now that want does not have, and that stay for what is ignored in them; those in one of these are not counted.
+func (p *plan) kept() (n int) {
+	known := make([]bool, len(p.now.entries))
+	for _, k := range p.at {
+		if k >= 0 {
+			known[k] = true
+		}
+	}
+	for k := range p.now.entries {
+		e := &p.now.entries[k]
+		if !known[k] && p.holds[k] && e.flags&flagWay == 0 && known[e.parent] {
+			n++
+		}
+	}
+	return n
 }
 
 // mark notes that a directory is going to be changed.
@@ -139,6 +174,9 @@ func (p *plan) empty() bool { return !p.todo[0] }
 // verify proves, before anything is touched, that the plan can be carried out: every backup that it wants is there and
 // is what was saved, and nothing is wanted that this user can't make.
 func (w *Workspace) verify(ctx context.Context, p *plan) error {
+	if err := p.checkLeft(); err != nil {
+		return err
+	}
 	if err := p.removable(); err != nil {
 		return err
 	}
@@ -203,7 +241,7 @@ func (p *plan) possible(i int32) error {
 // changesOthers reports whether the rollback changes an inode of another user, as which this one may not.
 func (p *plan) changesOthers(i int32) bool {
 	e := &p.want.entries[i]
-	if p.at[i] < 0 || owns(&p.now.entries[p.at[i]].stat) {
+	if p.at[i] < 0 || owns(&p.now.entries[p.at[i]].stat) || e.flags&flagWay != 0 {
 		return false
 	}
 	if e.isDir() {
@@ -235,5 +273,5 @@ func (p *plan) goes(i int32) bool {
 			return p.want.entries[k].kind() != p.now.entries[i].kind()
 		}
 	}
-	return true
+	return !p.holds[i]
 }

@@ -75,16 +75,16 @@ func (w *Workspace) target(op, id string) (checkpoint.Checkpoint, error) {
 // rollback does the work. The caller has entered.
 func (w *Workspace) rollback(ctx context.Context, c checkpoint.Checkpoint, o overlay.RollbackOptions, why string) (overlay.RollbackResult, error) {
 	start := time.Now()
-	p, err := w.prepare(ctx, c, o)
+	p, want, err := w.prepare(ctx, c, o)
 	if err != nil {
 		return overlay.RollbackResult{}, errs.Ensure(why, c.ID, err)
 	}
 	in := *w.pending
-	if err := w.carryOut(p, in); err != nil {
+	if err := w.carryOut(p, want, in); err != nil {
 		return overlay.RollbackResult{}, errs.Ensure(why, c.ID, err)
 	}
 	res := overlay.RollbackResult{
-		Checkpoint: c.ID, Restored: p.counts.restored, Removed: p.counts.removed, Modified: p.counts.modified, Duration: time.Since(start),
+		Checkpoint: c.ID, Restored: p.counts.restored, Removed: p.counts.removed, Modified: p.counts.modified, Kept: p.kept(), Duration: time.Since(start),
 	}
 	if !o.Discard {
 		res.Undo = in.Undo
@@ -93,26 +93,26 @@ func (w *Workspace) rollback(ctx context.Context, c checkpoint.Checkpoint, o ove
 	return res, nil
 }
 
-// prepare makes the undo checkpoint and the plan, and commits the intent. Until it returns nil, nothing is touched.
-func (w *Workspace) prepare(ctx context.Context, c checkpoint.Checkpoint, o overlay.RollbackOptions) (*plan, error) {
-	want, err := w.manifest(c.ID)
+// prepare makes the undo checkpoint and the plan, and commits the intent. Until it returns without an error, nothing is touched. It gives the whole manifest, too.
+func (w *Workspace) prepare(ctx context.Context, c checkpoint.Checkpoint, o overlay.RollbackOptions) (p *plan, want *manifest, err error) {
+	want, err = w.manifest(c.ID)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	s, err := w.shoot(ctx, w.undoCheckpoint(c))
+	s, err := w.shoot(ctx, w.undoCheckpoint(c), want.scope.tracked)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	p := newPlan(want, s.m, true)
+	p = newPlan(want, s.m, true)
 	if err := w.verify(ctx, p); err != nil {
 		w.abandon(s)
-		return nil, err
+		return nil, nil, err
 	}
 	in := intent{Target: c.ID, Undo: s.c.ID, Drop: o.Discard}
 	b, err := json.Marshal(in)
 	if err != nil {
 		w.abandon(s)
-		return nil, err
+		return nil, nil, err
 	}
 	err = w.commit(s, func(tx *checkpoint.Tx) error {
 		if o.Commit != nil {
@@ -123,11 +123,11 @@ func (w *Workspace) prepare(ctx context.Context, c checkpoint.Checkpoint, o over
 		return tx.PutMeta(metaIntent, b)
 	})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	w.history.put(w.history.current(), s.c)
 	w.pending = &in
-	return p, nil
+	return p, want, nil
 }
 
 func (w *Workspace) undoCheckpoint(target checkpoint.Checkpoint) checkpoint.Checkpoint {
@@ -141,21 +141,22 @@ func (w *Workspace) undoCheckpoint(target checkpoint.Checkpoint) checkpoint.Chec
 }
 
 // carryOut makes the tree what the plan wants, proves it, and clears the intent. After an error that comes from the tree the
-// intent stays.
-func (w *Workspace) carryOut(p *plan, in intent) error {
+// intent stays. The plan may be about a part of the target's manifest alone, which is whole.
+func (w *Workspace) carryOut(p *plan, whole *manifest, in intent) error {
 	if err := w.apply(p); err != nil {
 		return err
 	}
 	crash.Point("scan-applied")
-	m, _, err := w.scan(context.Background(), p.now, p.want, false)
+	m, _, err := w.scan(context.Background(), scanFor{base: p.now, also: p.want, scope: p.now.asked()})
 	if err != nil {
 		return err
 	}
-	differs := p.want.differsFrom(m)
+	is := newPlan(p.want, m, false)
+	differs := is.differs()
 	if differs == "" {
 		// What has been seen to be the same is known by its new inodes from now on.
-		m.takeRefs(p.want)
-		if err := w.writeManifest(in.Target, m); err != nil {
+		whole.renew(p, is)
+		if err := w.writeManifest(in.Target, whole); err != nil {
 			return err
 		}
 		crash.Point("scan-renewed")
@@ -175,12 +176,12 @@ func (w *Workspace) carryOut(p *plan, in intent) error {
 	return nil
 }
 
-// differsFrom gives the first path at which the tree is not what it should be, "" where there is none.
-func (m *manifest) differsFrom(is *manifest) string {
-	p := newPlan(m, is, false)
+// differs gives the first path at which the tree is not what it should be, "" where there is none.
+func (p *plan) differs() string {
 	if p.empty() {
 		return ""
 	}
+	m, is := p.want, p.now
 	for i := range m.entries {
 		e := &m.entries[i]
 		switch k := p.at[i]; {
@@ -198,11 +199,28 @@ func (m *manifest) differsFrom(is *manifest) string {
 	return "."
 }
 
-// takeRefs takes over the backups of a manifest of the same state.
-func (m *manifest) takeRefs(from *manifest) {
+// renew gives the whole manifest, of which p has put a part back, what is known of its inodes by is, the comparison that proves it.
+func (m *manifest) renew(p, is *plan) {
 	for i := range m.entries {
-		m.entries[i].ref = from.entries[i].ref
+		if e := &m.entries[i]; m.racy(e) { // of what was left out the new time says nothing
+			e.flags |= flagUnstable
+		}
 	}
+	for i := range is.want.entries {
+		at := int32(i)
+		if is.origin != nil {
+			at = is.origin[i]
+		}
+		if p.origin != nil {
+			at = p.origin[at]
+		}
+		if is.want.entries[i].flags&flagWay != 0 {
+			continue // its attributes were left as they are
+		}
+		e, now := &m.entries[at], &is.now.entries[is.at[i]]
+		e.stat, e.flags = now.stat, now.flags
+	}
+	m.stamp = is.now.stamp
 }
 
 // finish clears the intent: the target's state is the live state now.
@@ -260,7 +278,7 @@ func (w *Workspace) settle(ctx context.Context) error {
 		return err
 	}
 	start := time.Now()
-	now, saved, err := w.scan(ctx, before, want, true)
+	now, saved, err := w.scan(ctx, scanFor{base: before, also: want, save: true, scope: before.scope, temps: true})
 	if err != nil {
 		return errs.Ensure("finish rollback", in.Target, err)
 	}
@@ -278,7 +296,7 @@ func (w *Workspace) settle(ctx context.Context) error {
 	if err := w.verify(ctx, p); err != nil {
 		return err
 	}
-	return errs.Ensure("finish rollback", in.Target, w.carryOut(p, in))
+	return errs.Ensure("finish rollback", in.Target, w.carryOut(p, want, in))
 }
 
 // foundCheckpoint is for what was changed between a rollback that was cut short and its end.

@@ -32,7 +32,7 @@ func (w *Workspace) Snapshot(ctx context.Context, o overlay.SnapshotOptions) (ch
 	if err != nil {
 		return checkpoint.Checkpoint{}, err
 	}
-	s, err := w.shoot(ctx, c)
+	s, err := w.shoot(ctx, c, nil)
 	if err != nil {
 		return checkpoint.Checkpoint{}, errs.Ensure("snapshot", "", err)
 	}
@@ -61,8 +61,8 @@ type shot struct {
 	cost  overlay.ScanStatus
 }
 
-// shoot scans the tree for the checkpoint c, and saves what no manifest has. It ends in commit or in abandon.
-func (w *Workspace) shoot(ctx context.Context, c checkpoint.Checkpoint) (*shot, error) {
+// shoot scans the tree for the checkpoint c, and saves what no manifest has, at more tracked paths too. It ends in commit or in abandon.
+func (w *Workspace) shoot(ctx context.Context, c checkpoint.Checkpoint, tracked []string) (*shot, error) {
 	was, base, err := w.base()
 	if err != nil {
 		return nil, err
@@ -70,7 +70,7 @@ func (w *Workspace) shoot(ctx context.Context, c checkpoint.Checkpoint) (*shot, 
 	c.Tier, c.GitHead = string(w.backups.Kind()), githead.Read(w.readSmall)
 	start := time.Now()
 	s := &shot{c: c, was: was}
-	if s.m, s.saved, err = w.scan(ctx, base, nil, true); err != nil {
+	if s.m, s.saved, err = w.scan(ctx, scanFor{base: base, save: true, scope: w.scope.with(tracked)}); err != nil {
 		return nil, err
 	}
 	s.cost = s.m.cost(start)

@@ -14,6 +14,7 @@ func (w *Workspace) Status() overlay.Status {
 	s := overlay.Status{
 		Workspace: w.root, Store: w.storeAt, Session: w.session, Tier: string(w.backups.Kind()),
 		Backend: checkpoint.BackendScan, Scan: w.lastScan.Load(), Checkpoints: len(w.history.list(isActive)),
+		Ignore: w.ignoreStatus(),
 	}
 	if u, ok := w.history.undoPoint(); ok {
 		s.Undo = u.ID

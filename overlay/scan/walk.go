@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"os"
+	"slices"
 	"sync"
 
 	"github.com/hyperfs/hyperfs/internal/errs"
+	"github.com/hyperfs/hyperfs/internal/ignore"
 	"github.com/hyperfs/hyperfs/internal/parallel"
 	"github.com/hyperfs/hyperfs/overlay"
 	"github.com/hyperfs/hyperfs/strategy"
@@ -18,18 +20,29 @@ var errChanged = errors.New("it is being changed by another program")
 // tries is how often a scan, or the reading of a file, begins again because something changed meanwhile.
 const tries = 4
 
+// scanFor says what a scan is to find.
+type scanFor struct {
+	base  *manifest // an earlier one: what has not changed since is taken over; may be nil
+	also  *manifest // another one that contents may be those of, whatever holes they have; may be nil
+	save  bool      // contents that neither has are saved
+	scope scope
+	temps bool // also what a rollback that was cut short has left in ignored directories
+	only  bool // nothing but what is tracked
+}
+
 // scanner makes a manifest of the live tree.
 type scanner struct {
-	ctx  context.Context
-	w    *Workspace
-	base *manifest // an earlier one: what has not changed since is taken over; may be nil
-	also *manifest // another one that contents may be those of, whatever holes they have; may be nil
-	save bool      // contents that neither has are saved
+	scanFor
+	ctx context.Context
+	w   *Workspace
 
+	left    map[int32][]string // manifest.left
+	unknown map[string]bool    // tracked paths of which it can't be told what is there
 	out     *manifest
 	top     stat // of the workspace itself
 	groups  map[inode]int32
-	byInode func() map[inode]int32 // of base
+	inBase  func() map[inode]int32 // the inodes of base
+	inAlso  func() map[inode]int32
 	buf     []byte
 
 	mu    sync.Mutex     // guards what follows
@@ -38,15 +51,10 @@ type scanner struct {
 }
 
 // scan makes a manifest. Where it saves, what it has saved is in saved, to be removed by a caller who has no use for it.
-func (w *Workspace) scan(ctx context.Context, base, also *manifest, save bool) (m *manifest, saved []strategy.Ref, err error) {
+func (w *Workspace) scan(ctx context.Context, o scanFor) (m *manifest, saved []strategy.Ref, err error) {
 	for range tries {
-		s := &scanner{ctx: ctx, w: w, base: base, also: also, save: save, groups: map[inode]int32{}, gone: map[int32]bool{}, buf: make([]byte, 64<<10)}
-		s.byInode = sync.OnceValue(func() map[inode]int32 {
-			if base == nil {
-				return nil
-			}
-			return base.inodes()
-		})
+		s := &scanner{scanFor: o, ctx: ctx, w: w, groups: map[inode]int32{}, gone: map[int32]bool{}, buf: make([]byte, 64<<10)}
+		s.inBase, s.inAlso = sync.OnceValue(o.base.inodes), sync.OnceValue(o.also.inodes)
 		err = s.run()
 		if e := w.lifts.done(); err == nil {
 			err = e
@@ -95,19 +103,59 @@ func (s *scanner) run() error {
 	if root.xattrs, err = top.selfXattrs(); err != nil {
 		return errs.Wrap(errs.Internal, "scan", s.w.root, err)
 	}
-	list := newLister(s.ctx, s.isForeign).list(top, overlay.StoreName)
-	if s.base != nil && s.takes(&s.base.entries[0], &root) && s.sameBelow(list, 0) == len(s.base.entries) {
-		*s.out = manifest{stamp: s.base.stamp, entries: s.base.entries, asBase: true}
+	at := s.scope.lane()
+	if s.only {
+		at.ignored = true
+	}
+	list := newLister(s.ctx, s.isForeign, s.temps).list(top, at, overlay.StoreName)
+	s.forgetLeft()
+	if s.confirms(list, at, &root) {
+		*s.out = manifest{stamp: s.base.stamp, entries: s.base.entries, asBase: true, scope: s.base.scope, sought: s.scope, left: s.left}
 		return nil
 	}
+	s.forgetLeft()
 	if s.base != nil {
 		s.out.entries = make([]entry, 0, len(s.base.entries)+64)
 	}
 	s.out.entries = append(s.out.entries, root)
-	if err := s.dir(top, 0, newCursor(s.base, 0), newCursor(s.also, 0), list); err != nil {
+	if err := s.dir(top, 0, newCursor(s.base, 0), newCursor(s.also, 0), at, list); err != nil {
 		return err
 	}
 	return s.finish()
+}
+
+// confirms reports whether all is as base has it.
+func (s *scanner) confirms(list *listing, at *lane, root *entry) bool {
+	return s.base != nil && slices.EqualFunc(s.base.scope.rules, s.scope.rules, (*ignore.Rules).Equal) &&
+		s.takes(&s.base.entries[0], root) && s.sameBelow(list, 0, at) == len(s.base.entries) &&
+		s.scope.without(s.unknown).equal(s.base.scope)
+}
+
+func (s *scanner) forgetLeft() { s.left, s.unknown = map[int32][]string{}, map[string]bool{} }
+
+// note notes what is left out of the directory i, whose lane is at, and of which tracked paths it can't be told what is there.
+func (s *scanner) note(i int32, at *lane, name string, st *stat, is inside) {
+	if at == nil {
+		return
+	}
+	if !is.in {
+		s.left[i] = append(s.left[i], name)
+	}
+	path, to := at.below(name)
+	switch {
+	case to == nil:
+	case s.isForeign(st):
+		to.each(path, s.unknown)
+	case to.end && (st.isDir() || !is.in):
+		s.unknown[path] = true
+	}
+}
+
+// shutOff notes that what is in a directory that leads to what is tracked can't be read.
+func (s *scanner) shutOff(at *lane) {
+	if at != nil && at.way != nil {
+		at.way.each(at.path, s.unknown)
+	}
 }
 
 // finish takes out what vanished, and gives further names of an inode what was found out with the first.
@@ -118,8 +166,15 @@ func (s *scanner) finish() error {
 			return s.changed(int32(i))
 		}
 	}
+	s.out.scope, s.out.sought, s.out.left = s.scope.without(s.unknown), s.scope, s.left
 	s.out.remove(s.gone)
 	s.out.closeDirs()
+	for i := range s.out.entries {
+		e := &s.out.entries[i]
+		if f := &s.out.entries[e.first]; f.ref.Name == "" && e.ref.Size == f.size {
+			f.ref = e.ref
+		}
+	}
 	for i := range s.out.entries {
 		e := &s.out.entries[i]
 		if e.first == int32(i) {
@@ -188,15 +243,16 @@ type job struct {
 	old, also *entry // what the manifests have of its name; may be nil
 	seen      *stat  // what is known of it already; may be nil
 	sub       *listing
+	in        *lane // of a directory
 }
 
 // dir scans what is in the directory i, of which there may be a listing, and gives d back open.
-func (s *scanner) dir(d dir, i int32, old, also cursor, list *listing) error {
+func (s *scanner) dir(d dir, i int32, old, also cursor, at *lane, list *listing) error {
 	if err := s.ctx.Err(); err != nil {
 		return err
 	}
 	if list == nil {
-		names, err := d.names(s.buf)
+		names, err := namesIn(d, at, s.temps, s.buf)
 		if err != nil {
 			return s.failed(i, err)
 		}
@@ -209,7 +265,7 @@ func (s *scanner) dir(d dir, i int32, old, also cursor, list *listing) error {
 		}
 		j := job{name: name, old: s.base.at(old.find(name)), also: s.also.at(also.find(name))}
 		j.seen, j.sub = list.at(k)
-		read, err := s.name(d, i, &j, old, also)
+		read, err := s.name(d, i, &j, old, also, at, func(st *stat) inside { return list.in(k, at, st) })
 		if err != nil {
 			return err
 		}
@@ -222,7 +278,7 @@ func (s *scanner) dir(d dir, i int32, old, also cursor, list *listing) error {
 }
 
 // name scans one name, and reports whether its content must be read.
-func (s *scanner) name(d dir, parent int32, j *job, old, also cursor) (read bool, err error) {
+func (s *scanner) name(d dir, parent int32, j *job, old, also cursor, at *lane, in func(*stat) inside) (read bool, err error) {
 	var st stat
 	if j.seen != nil {
 		st = *j.seen
@@ -230,7 +286,10 @@ func (s *scanner) name(d dir, parent int32, j *job, old, also cursor) (read bool
 		return false, nil
 	}
 	if isDenied(err) { // nobody but others may search the directory
-		s.out.entries[parent].flags |= flagClosed
+		s.shutOff(at)
+		if at == nil || !at.ignored {
+			s.out.entries[parent].flags |= flagClosed
+		}
 		return false, nil
 	}
 	j.i = int32(len(s.out.entries))
@@ -240,6 +299,16 @@ func (s *scanner) name(d dir, parent int32, j *job, old, also cursor) (read bool
 	}
 	if !s.w.births {
 		e.birth = 0
+	}
+	is := in(&st)
+	if is.in && s.isForeign(&st) && at.ignores(j.name, &st) {
+		is.in = false
+	}
+	if s.note(parent, at, j.name, &st, is); !is.in {
+		return false, nil
+	}
+	if j.in = is.sub; e.isDir() && j.in != nil && j.in.ignored {
+		e.flags |= flagWay
 	}
 	if e.isDir() {
 		return false, s.subdir(d, j, e, old, also)
@@ -253,7 +322,7 @@ func (s *scanner) name(d dir, parent int32, j *job, old, also cursor) (read bool
 		if first, ok := s.groups[e.inode()]; ok {
 			e.first = first
 			s.out.entries = append(s.out.entries, e)
-			return false, nil
+			return !s.save && couldHold(j.also, &e.stat), nil // which no manifest may have under its first name
 		}
 		s.groups[e.inode()] = j.i
 	}
@@ -275,7 +344,7 @@ func (s *scanner) takes(old *entry, e *entry) bool {
 
 // sameBelow goes through a listing of the directory i of base, and gives the index of the first entry of base that it does not
 // confirm: that of the end of the directory, if all is as it was.
-func (s *scanner) sameBelow(list *listing, i int) int {
+func (s *scanner) sameBelow(list *listing, i int, at *lane) int {
 	k := i + 1
 	if list == nil {
 		return i
@@ -285,7 +354,17 @@ func (s *scanner) sameBelow(list *listing, i int) int {
 			continue
 		}
 		st, sub := list.at(n)
-		if st == nil || k >= len(s.base.entries) {
+		if st == nil {
+			return i
+		}
+		inside := list.in(n, at, st)
+		if inside.in && s.isForeign(st) && at.ignores(name, st) {
+			inside.in = false
+		}
+		if s.note(int32(i), at, name, st, inside); !inside.in {
+			continue
+		}
+		if k >= len(s.base.entries) {
 			return i
 		}
 		e := &s.base.entries[k]
@@ -301,7 +380,7 @@ func (s *scanner) sameBelow(list *listing, i int) int {
 		case !e.isDir(), foreign:
 			k++
 		default:
-			end := s.sameBelow(sub, k)
+			end := s.sameBelow(sub, k, inside.sub)
 			if end != int(e.end) {
 				return i
 			}
@@ -359,6 +438,11 @@ func (s *scanner) subdir(d dir, j *job, e entry, old, also cursor) error {
 			return s.opened(sub, j, e, old, also)
 		})
 	case isDenied(err):
+		s.shutOff(j.in)
+		if e.flags&flagWay != 0 {
+			s.left[e.parent] = append(s.left[e.parent], j.name)
+			return nil
+		}
 		e.flags |= flagClosed
 		s.out.entries = append(s.out.entries, e)
 		return nil
@@ -397,7 +481,7 @@ func (s *scanner) opened(sub dir, j *job, e entry, old, also cursor) (err error)
 		return s.failedName(e.parent, j.name, err)
 	}
 	s.out.entries = append(s.out.entries, e)
-	return s.dir(sub, j.i, within(old, j.old), within(also, j.also), j.sub)
+	return s.dir(sub, j.i, within(old, j.old), within(also, j.also), j.in, j.sub)
 }
 
 // within gives a cursor for what is in e, which c has just found; an empty one where that is no directory.
@@ -534,21 +618,31 @@ func (s *scanner) find(j job, f *os.File, st *stat) (strategy.Ref, error) {
 // candidates are entries that may have the same content. What a rollback wants comes first: the backup of the same bytes that the
 // other manifest has may not be known to be of the same.
 func (s *scanner) candidates(j job, st *stat) []*entry {
-	all := make([]*entry, 0, 3)
-	moved := (*entry)(nil)
-	if i, ok := s.byInode()[st.inode()]; ok {
-		moved = s.base.at(i)
-	}
-	for _, c := range []*entry{j.also, j.old, moved} {
-		if c == nil || c.ref.Name == "" || c.ref.Size != st.size {
-			continue
-		}
-		if s.save && s.also == nil && !sameHoles(&c.stat, st) {
+	all := make([]*entry, 0, 4)
+	for _, c := range []*entry{j.also, byInode(s.also, s.inAlso, st), j.old, byInode(s.base, s.inBase, st)} {
+		if !couldHold(c, st) || s.save && s.also == nil && !sameHoles(&c.stat, st) {
 			continue
 		}
 		all = append(all, c)
 	}
 	return all
+}
+
+// byInode gives what a manifest, whose inodes are in, has of an inode; nil if it has none or is nil.
+func byInode(m *manifest, in func() map[inode]int32, st *stat) *entry {
+	if m == nil {
+		return nil
+	}
+	i, ok := in()[st.inode()]
+	if !ok {
+		return nil
+	}
+	return m.at(i)
+}
+
+// couldHold reports whether c, which may be nil, has a backup that may be the content of what st describes.
+func couldHold(c *entry, st *stat) bool {
+	return c != nil && st.isRegular() && st.size > 0 && c.ref.Name != "" && c.ref.Size == st.size
 }
 
 // holeTolerance is how many blocks of 512 bytes a file may have more than another one with the same holes: filesystems

@@ -16,6 +16,7 @@ import (
 	"github.com/hyperfs/hyperfs/checkpoint"
 	"github.com/hyperfs/hyperfs/internal/errs"
 	"github.com/hyperfs/hyperfs/internal/feed"
+	"github.com/hyperfs/hyperfs/internal/ignore"
 	"github.com/hyperfs/hyperfs/overlay"
 	"github.com/hyperfs/hyperfs/strategy"
 )
@@ -40,6 +41,8 @@ type Workspace struct {
 	damaged  map[string]error // checkpoints whose record can't be read; guarded by admin
 	lastScan atomic.Pointer[overlay.ScanStatus]
 	book     *overlay.ContractBook
+	rules    *ignore.Rules // in use; never changes once the workspace is open
+	scope    scope         // of scans that anybody asks for; guarded by admin
 
 	admin  sync.Mutex // see doc.go; guards closed and pending
 	closed bool
@@ -73,7 +76,7 @@ func Open(cfg overlay.Config) (*Workspace, error) {
 	if w.cfg.MaxCheckpoints == 0 {
 		w.cfg.MaxCheckpoints = overlay.DefaultMaxCheckpoints
 	}
-	if err := refuseIgnored(cfg); err != nil {
+	if err := refuseStrict(cfg); err != nil {
 		return nil, err
 	}
 	var opened closers
@@ -116,6 +119,9 @@ func (w *Workspace) open(opened *closers) error {
 		return err
 	}
 	if w.book, err = overlay.OpenContracts(w.store, w.root); err != nil {
+		return err
+	}
+	if err := w.loadRules(); err != nil {
 		return err
 	}
 	if err := w.putBackLifted(); err != nil {

@@ -3,6 +3,7 @@ package turn
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"slices"
 	"time"
@@ -37,10 +38,56 @@ func (e *Engine) Update(ctx context.Context, id string, u Update) (UpdateEvent, 
 		return UpdateEvent{}, err
 	}
 	e.tell(t, ev)
+	if u.size() >= earlyMin {
+		e.inBackground(func(ctx context.Context) { e.keepEarly(ctx, t) })
+	}
 	if !u.WithPatch {
 		ev.CustomPatch = nil
 	}
 	return ev, nil
+}
+
+// earlyMin is how many bytes an update has, at least, that are kept before the turn ends.
+const earlyMin = 16 << 10
+
+// size is how many bytes of messages and artifacts an update has.
+func (u *Update) size() (n int) {
+	for _, list := range [][]json.RawMessage{u.AddMessages, deref(u.SetMessages)} {
+		for _, m := range list {
+			n += len(m)
+		}
+	}
+	for _, a := range u.AddArtifacts {
+		n += len(a.Data)
+	}
+	return n
+}
+
+// keepEarly puts messages and artifacts of a pending turn into the store, so that its end need not wait for that. What it can't keep, the end tries again.
+func (e *Engine) keepEarly(ctx context.Context, t *entry) {
+	if t.lock.take(ctx) != nil {
+		return
+	}
+	defer t.lock.release()
+	if t.Status != checkpoint.TurnPending {
+		return
+	}
+	if t.unuse == nil {
+		t.unuse = e.turns.Using()
+	}
+	if kept, err := t.state.kept(e.turns, false); err == nil {
+		e.mu.Lock()
+		t.state = kept
+		e.mu.Unlock()
+	}
+}
+
+// unused says that the turn needs no blobs any more but those that its record names. The caller holds the turn's lock.
+func (t *entry) unused() {
+	if t.unuse != nil {
+		t.unuse()
+		t.unuse = nil
+	}
 }
 
 func ended(r Turn) error {
@@ -268,6 +315,7 @@ func (e *Engine) finish(t *entry, r Turn) {
 		close(t.left)
 	}
 	e.mu.Unlock()
+	t.unused()
 	e.announce(EventEnded, r.ID, r)
 	e.tidy(r)
 }
@@ -332,6 +380,7 @@ func (e *Engine) abort(t *entry, reason string) error {
 	t.Turn, t.state = r, nil
 	close(t.left)
 	e.mu.Unlock()
+	t.unused()
 	e.announce(EventAborted, r.ID, r)
 	return nil
 }

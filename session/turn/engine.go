@@ -80,7 +80,8 @@ type entry struct {
 
 	// Guarded by lock.
 	seq   int
-	based bool // an event has told the whole custom document
+	based bool   // an event has told the whole custom document
+	unuse func() // ends the use of the blobs that keepEarly has kept; nil: none
 }
 
 // turnLock is a mutex that one can stop waiting for.
@@ -158,6 +159,7 @@ func (e *Engine) Close() error {
 			err = e.turns.Put(r)
 		}
 		failed = errors.Join(failed, err)
+		t.unused()
 	}
 	return failed
 }

@@ -165,11 +165,12 @@ func (s *state) patch(t *checkpoint.Turns, n *state, u *Update, first bool) (jso
 	return comparePatch(before, after), err
 }
 
-// save keeps what the store does not have yet, and gives what the record names. The caller uses the blobs (checkpoint.Turns.Using).
-func (s *state) save(t *checkpoint.Turns) (r checkpoint.TurnState, err error) {
+// kept keeps what the store does not have yet, with all of it also the custom document and the bindings, which later updates may replace. The caller uses the
+// blobs (checkpoint.Turns.Using).
+func (s *state) kept(t *checkpoint.Turns, all bool) (*state, error) {
 	n := *s
-	n.tail = slices.Clone(s.tail)
-	n.artifacts = slices.Clone(s.artifacts)
+	n.tail, n.artifacts = slices.Clone(s.tail), slices.Clone(s.artifacts)
+	n.custom, n.bindings = copied(s.custom), copied(s.bindings)
 	var missing []*piece
 	want := func(p *piece) {
 		if p != nil && p.blob == "" {
@@ -182,10 +183,17 @@ func (s *state) save(t *checkpoint.Turns) (r checkpoint.TurnState, err error) {
 	for i := range n.artifacts {
 		want(&n.artifacts[i].data)
 	}
-	n.custom, n.bindings = copied(s.custom), copied(s.bindings)
-	want(n.custom)
-	want(n.bindings)
-	if err := keep(t, missing); err != nil {
+	if all {
+		want(n.custom)
+		want(n.bindings)
+	}
+	return &n, keep(t, missing)
+}
+
+// save keeps what the store does not have yet, and gives what the record names. The caller uses the blobs.
+func (s *state) save(t *checkpoint.Turns) (r checkpoint.TurnState, err error) {
+	n, err := s.kept(t, true)
+	if err != nil {
 		return r, err
 	}
 	pages, err := n.paged(t)

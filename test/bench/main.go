@@ -27,6 +27,8 @@ type options struct {
 	textTo  string
 	disk    string
 	shm     string
+
+	requests bool
 }
 
 func main() {
@@ -53,6 +55,7 @@ func parse(args []string) (options, error) {
 	f.BoolVar(&o.peers, "peers", true, "also measure other filesystems and tools that are installed")
 	f.StringVar(&o.jsonTo, "json", "bench/results.json", "write the results there")
 	f.StringVar(&o.textTo, "text", "bench/results.txt", "write the table there")
+	f.BoolVar(&o.requests, "requests", false, "count what each workload asks of the mount, instead of measuring time")
 	f.StringVar(&o.disk, "disk", "", "`directory` on a disk; the system's for temporary files if empty")
 	f.StringVar(&o.shm, "shm", "/dev/shm", "`directory` on a tmpfs")
 	if err := f.Parse(args); err != nil {
@@ -89,6 +92,9 @@ func run(o options) error {
 		return fmt.Errorf("%w: make build makes it", err)
 	}
 	b := &bench{ctx: ctx, o: o, report: newReport(o)}
+	if o.requests {
+		return b.requests()
+	}
 	var failed error
 	for _, l := range lowers(o) {
 		if failed == nil {
