@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -68,10 +69,10 @@ func (e *engine) Execute(ctx context.Context, code string) (r runtime.Result, er
 
 // await runs the realm until a promise is settled.
 func (e *engine) await(ctx context.Context, v goja.Value) (goja.Value, error) {
-	p, ok := v.Export().(*goja.Promise)
-	if !ok {
-		return v, nil
+	if v.ExportType() != reflect.TypeFor[*goja.Promise]() {
+		return v, nil // to export something else may run getters of the program
 	}
+	p, _ := v.Export().(*goja.Promise)
 	for p.State() == goja.PromiseStatePending {
 		e.mu.Lock()
 		idle := e.calls == 0
