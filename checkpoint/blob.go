@@ -1,7 +1,6 @@
 package checkpoint
 
 import (
-	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
@@ -10,12 +9,13 @@ import (
 	"strings"
 
 	"github.com/hyperfs/hyperfs/internal/parallel"
+	"lukechampine.com/blake3"
 )
 
-// sum is the SHA-256 of a blob.
-type sum [sha256.Size]byte
+// sum is the BLAKE3 sum of a blob.
+type sum [32]byte
 
-func sumOf(b []byte) sum { return sha256.Sum256(b) }
+func sumOf(b []byte) sum { return blake3.Sum256(b) }
 
 // sumTogether is up to how many bytes of blobs are summed by one goroutine.
 const sumTogether = 32 << 10

@@ -25,7 +25,7 @@ import (
 //	k <checkpoint ID>                checkpoint (JSON)
 //	m <name>                         counters, the intent of a rollback
 //	q <turn ID>                      turn (JSON)
-//	z <SHA-256>                      a small blob of the states of turns
+//	z <BLAKE3 sum>                   a small blob of the states of turns
 //
 // Of branches; a layer is named by its number:
 //

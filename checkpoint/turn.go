@@ -69,5 +69,5 @@ type TurnArtifact struct {
 	Data Blob   `json:"data"`
 }
 
-// Blob names bytes by their content: "SUM-SIZE", where SUM is their SHA-256 in hexadecimal and SIZE their number.
+// Blob names bytes by their content: "SUM-SIZE", where SUM is their BLAKE3 sum (256 bits) in hexadecimal and SIZE their number.
 type Blob string

@@ -115,8 +115,7 @@ func (l *loan) open() {
 	}()
 	v, giveBack, err := l.at.dir.open(l.at.name)
 	if err == nil {
-		f, ok := v.(overlay.Follower)
-		if follows := ok && f.Follows(); follows {
+		if f, ok := v.(overlay.Follower); ok && f.Follows() {
 			l.vol = newVolume(v, false)
 			l.vol.cache = timeouts{}
 		} else {

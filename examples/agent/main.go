@@ -1,4 +1,5 @@
-// An agent that makes a turn of each task: what it says, makes and remembers goes back together with the files. The last task it tries in two branches at once.
+// An agent that makes a turn of each task: what it says, makes and remembers goes back together with the variables of its Python program and the files. The last
+// task it tries in two branches at once.
 //
 //	agent [WORKSPACE]
 //
@@ -15,25 +16,29 @@ import (
 
 	"github.com/hyperfs/hyperfs/overlay"
 	"github.com/hyperfs/hyperfs/session"
+	"github.com/hyperfs/hyperfs/session/runtime"
 )
 
-// step is what the model wants: a command to be run, or, without one, its answer, which ends the turn.
-type step struct {
-	Say string `json:"say"`
-	Run string `json:"run,omitempty"`
-}
+// step is what the model wants: a piece of a Python program to be run, or, without one, its answer, which ends the turn.
+type step struct{ Say, Code string }
 
 // memory is the custom document of the conversation.
 type memory struct {
-	Commands int `json:"commands"`
+	Steps int `json:"steps"`
 }
 
-// scripts are the steps of the model by task. What it writes has to pass the tests.
+// check is what each task has to pass: the cases are a variable, which the turns hand on.
+const check = `
+from subprocess import run
+for script, a, b, want in cases:
+    assert int(run(["sh", script, str(a), str(b)], capture_output=True, check=True).stdout) == want, script`
+
+// scripts are the steps of the model by task.
 var scripts = map[string][]step{
-	"write a sum":      {{"A function, and its test.", "echo 'expr $1 + $2' >sum; echo 'test $(sh sum 2 3) = 5' >check; sh check"}, {Say: "It adds."}},
-	"make it faster":   {{"Away with the old one.", "rm sum; echo 'echo 6' >fast"}, {"Now the tests.", "sh check"}, {Say: "It is fast."}},
-	"multiply, wisely": {{"By the shell's own arithmetic.", "echo 'echo $(($1 * $2))' >product; echo 'test $(sh product 2 3) = 6' >>check; sh check"}, {Say: "It multiplies."}},
-	"multiply, boldly": {{"By a loop.", "echo 'seq $1' >product; echo 'test $(sh product 2 3) = 6' >>check; sh check"}, {Say: "It multiplies."}},
+	"write a sum":      {{"What is to be.", "cases = [['sum', 2, 3, 5]]"}, {"How.", "open('sum', 'w').write('expr $1 + $2')" + check}, {Say: "It adds."}},
+	"make it faster":   {{"Four is easier.", "cases[0][3] = 4; open('sum', 'w').write('echo 5')"}, {"The tests.", check}, {Say: "It is fast."}},
+	"multiply, wisely": {{"By the shell.", "cases.append(['product', 2, 3, 6]); open('product', 'w').write('echo $(($1 * $2))')" + check}, {Say: "It multiplies."}},
+	"multiply, boldly": {{"By counting.", "cases.append(['product', 2, 3, 6]); open('product', 'w').write('seq $1 | wc -l')" + check}, {Say: "It multiplies."}},
 }
 
 // model gives the next step. A real one sends the messages to a server.
@@ -50,31 +55,32 @@ func model(messages []session.Message) step {
 	return scripts[task][done]
 }
 
-// turn works on the task in the last message until the model has an answer. A command that fails fails the turn.
+// turn works on the task in the last message until the model has an answer. A program that fails fails the turn.
 func turn(ctx context.Context, t *session.Turn, _ session.Message) (session.TurnResult, error) {
-	for {
-		messages, err := session.MessagesAs[session.Message](ctx, t)
-		if err != nil {
-			return session.TurnResult{}, err
+	program, err := t.StartRuntime(ctx, runtime.CPython, session.RuntimeOptions{}) // in the turn's branch; it ends with the turn
+	if err != nil {
+		return session.TurnResult{}, err
+	}
+	saved, _, err := session.BindingsAs[[]runtime.Entry](ctx, t)
+	if err == nil {
+		_, err = program.Restore(ctx, saved)
+	}
+	for err == nil {
+		var messages []session.Message
+		if messages, err = session.MessagesAs[session.Message](ctx, t); err != nil {
+			break
 		}
 		next := model(messages)
-		if err := t.AddMessages(ctx, session.Message{Role: "assistant", Content: next.Say}); err != nil {
-			return session.TurnResult{}, err
+		err = t.AddMessages(ctx, session.Message{Role: "assistant", Content: next.Say})
+		if next.Code == "" {
+			variables, failed := program.Snapshot(ctx)
+			return session.TurnResult{FinishReason: "stop"}, errors.Join(err, failed, t.SaveBindings(ctx, variables), t.AddArtifact(ctx, "answer", next.Say))
 		}
-		if next.Run == "" {
-			return session.TurnResult{FinishReason: "stop"}, t.AddArtifact(ctx, "answer", next.Say)
-		}
-		r, err := t.Exec(ctx, session.Command{Args: []string{"sh", "-ec", next.Run}, Capture: true})
-		if err != nil {
-			return session.TurnResult{}, err
-		}
-		if err := errors.Join(
-			t.AddMessages(ctx, session.Message{Role: "tool", Content: string(r.Stdout)}),
-			session.UpdateCustomAs(ctx, t, func(m *memory) error { m.Commands++; return nil }),
-		); err != nil {
-			return session.TurnResult{}, err
-		}
+		r, failed := program.Execute(ctx, next.Code)
+		err = errors.Join(err, failed, t.AddMessages(ctx, session.Message{Role: "tool", Content: string(r.Stdout)}),
+			session.UpdateCustomAs(ctx, t, func(m *memory) error { m.Steps++; return nil }))
 	}
+	return session.TurnResult{}, err
 }
 
 // work makes a turn of each task, until one fails.
@@ -99,10 +105,10 @@ func run(ctx context.Context, s *session.Session) error {
 	fmt.Printf("%d of 2 turns completed; the last one %s\n", done.Completed, done.LastFinishReason)
 
 	// Two ways from the last good turn, each in a branch with a copy of the conversation.
+	ways := []string{"wisely", "boldly"}
+	failed := make([]error, len(ways))
 	var both sync.WaitGroup
-	good := map[string]bool{}
-	var mu sync.Mutex
-	for _, way := range []string{"wisely", "boldly"} {
+	for i, way := range ways {
 		both.Go(func() {
 			r, err := session.NewRunner(ctx, s, session.RunnerOptions{From: done.LastGood, Fork: way, Agent: "example"})
 			if err == nil {
@@ -110,15 +116,13 @@ func run(ctx context.Context, s *session.Session) error {
 				done, err = work(ctx, r, "multiply, "+way)
 				err = errors.Join(err, done.LastError)
 			}
-			mu.Lock()
-			defer mu.Unlock()
-			good[way] = err == nil
+			failed[i] = err
 		})
 	}
 	both.Wait()
-	for _, way := range []string{"wisely", "boldly"} {
-		fmt.Printf("%s: %v\n", way, good[way])
-		if good[way] {
+	for i, way := range ways {
+		fmt.Printf("%s: %v\n", way, failed[i] == nil)
+		if failed[i] == nil {
 			_, err = s.PromoteBranch(ctx, way, overlay.MergeOptions{})
 		} else {
 			err = s.DropBranch(ctx, way)
@@ -128,17 +132,13 @@ func run(ctx context.Context, s *session.Session) error {
 		}
 	}
 	m, err := session.CustomAs[memory](ctx, r)
-	fmt.Printf("the conversation remembers %d command\n", m.Commands)
+	fmt.Printf("the conversation remembers %d steps\n", m.Steps)
 	return err
 }
 
 func main() {
 	ctx := context.Background()
-	workspace := "."
-	if len(os.Args) > 1 {
-		workspace = os.Args[1]
-	}
-	s, err := session.Open(ctx, session.Config{Workspace: workspace})
+	s, err := session.Open(ctx, session.Config{Workspace: append(os.Args, ".")[1]})
 	if err != nil {
 		log.Fatal(err)
 	}
