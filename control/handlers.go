@@ -8,6 +8,7 @@ import (
 	"github.com/hyperfs/hyperfs/checkpoint"
 	"github.com/hyperfs/hyperfs/internal/errs"
 	"github.com/hyperfs/hyperfs/overlay"
+	"github.com/hyperfs/hyperfs/session/turn"
 )
 
 func status(s *Server, _ context.Context, _ *call, _ *none) (StatusReply, error) {
@@ -63,7 +64,18 @@ func show(s *Server, _ context.Context, c *call, _ *none) (r CheckpointReply, er
 }
 
 func drop(s *Server, ctx context.Context, c *call, _ *none) (DropReply, error) {
-	return DropReply{c.id}, s.workspace.Drop(ctx, c.id)
+	damaged := false
+	if s.turns != nil {
+		var err error
+		if damaged, err = s.turns.ForgetDamaged(c.id); err != nil {
+			return DropReply{}, err
+		}
+	}
+	err := s.workspace.Drop(ctx, c.id)
+	if damaged && errs.CodeOf(err) == NotFound { // it had no checkpoint
+		err = nil
+	}
+	return DropReply{c.id}, err
 }
 
 func rollback(s *Server, ctx context.Context, c *call, o *overlay.RollbackOptions) (RollbackReply, error) {
@@ -123,14 +135,15 @@ func reconcile(s *Server, ctx context.Context, c *call, _ *none) (r ReconcileRep
 
 // gc collects turns first: their checkpoints hold preimages.
 func gc(s *Server, ctx context.Context, _ *call, _ *none) (r GCReply, err error) {
+	var kept error // why turns were not collected, which keeps nothing else from being freed
 	if s.turns != nil {
-		f, err := s.turns.Collect(ctx)
-		if err != nil {
-			return r, err
-		}
+		var f turn.Freed
+		f, kept = s.turns.Collect(ctx)
 		r.Turns = &f
 	}
-	r.GCResult, err = s.workspace.GC(ctx)
+	if r.GCResult, err = s.workspace.GC(ctx); err == nil {
+		err = kept
+	}
 	return r, err
 }
 

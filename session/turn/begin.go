@@ -156,7 +156,7 @@ func (e *Engine) plan(o *BeginOptions) (t, parent *entry, err error) {
 	case o.Conversation != "":
 		if len(e.damaged) > 0 {
 			return nil, nil, errs.New(errs.Integrity, op, o.Conversation, "its last turn is not known, as the record of %s can't be read", e.damaged[0].ID).
-				WithHint("say which turn to go on from, or begin a new conversation without a name; hyperfs fsck")
+				WithHint("say which turn to go on from, or give the damaged one up: hyperfs drop " + e.damaged[0].ID)
 		}
 		parent, _ = e.lastGood(o.Conversation)
 	}

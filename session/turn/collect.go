@@ -185,6 +185,21 @@ func (e *Engine) forget(ctx context.Context, turns []*entry) (Freed, error) {
 	return f, err
 }
 
+// ForgetDamaged removes the record of a turn that can't be read, so that conversations go on without it, and reports whether there was one. Its checkpoint stays.
+func (e *Engine) ForgetDamaged(id string) (bool, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	at := slices.IndexFunc(e.damaged, func(d checkpoint.Damaged) bool { return d.ID == id })
+	if at < 0 {
+		return false, nil
+	}
+	if err := e.turns.Delete(id); err != nil {
+		return false, err
+	}
+	e.damaged = slices.Delete(e.damaged, at, at+1)
+	return true, nil
+}
+
 // DeleteConversation forgets all turns of a conversation, and their checkpoints. The files stay as they are. Errors: NOT_FOUND; BUSY while one of its turns is under way, or one of
 // another conversation that began with its state.
 func (e *Engine) DeleteConversation(ctx context.Context, name string) (Freed, error) {

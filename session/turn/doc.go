@@ -28,7 +28,8 @@
 //
 // # Locks
 //
-// Engine.mu guards the tables of turns; it is held for no I/O but single commits of turn records. Each turn that is under way has a lock of its own, taken before
-// Engine.mu, and held while the turn is updated, ended or aborted, and so over the snapshot or the rollback of its end: an abort and an end never overtake each other. No
-// lock of the workspace is held when either is taken.
+// In this order: Engine.collecting, which one collection at a time holds; the lock of a turn (turnLock), held while the turn begins, is updated, ended or aborted, and so
+// over the snapshot or the rollback of its end: an abort and an end never overtake each other; Engine.mu, which guards the tables of turns, and is held for no I/O but the
+// removal of a damaged record. A turn's record is changed with both of the last two held, so that either is enough to read it. No lock of the workspace is held when any of these is
+// taken: what is called inside its transactions takes none.
 package turn

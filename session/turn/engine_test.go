@@ -640,7 +640,19 @@ func TestADamagedRecordIsNamedAndNothingGoesOnPastIt(t *testing.T) {
 	b := h.begin(turn.BeginOptions{From: one.ID})
 	h.holds("", "file", "1")
 	h.end(b.ID, turn.EndOptions{Outcome: turn.Completed})
-	h.begin(turn.BeginOptions{}) // a new conversation has no last turn
+	b = h.begin(turn.BeginOptions{}) // a new conversation has no last turn
+	h.end(b.ID, turn.EndOptions{Outcome: turn.Completed})
+	if ok, err := h.ForgetDamaged(one.ID); ok || err != nil {
+		t.Errorf("a turn that is whole was forgotten: %v, %v", ok, err)
+	}
+	if ok, err := h.ForgetDamaged(id); !ok || err != nil {
+		t.Errorf("%v, %v", ok, err)
+	}
+	h.forget()
+	h.begin(turn.BeginOptions{Conversation: "c"})
+	if _, err := h.Collect(ctx); err != nil {
+		t.Error(err)
+	}
 }
 
 func TestSubscribersHearOfTurns(t *testing.T) {

@@ -12,7 +12,7 @@ import (
 )
 
 // maxCopied is how many bytes the copy operations of one patch may add: a few of them can double a document each.
-const maxCopied = 64 << 20
+const maxCopied = 16 << 20
 
 // maxCompared is how long documents may be, in bytes, that are compared to tell what has changed. Longer ones are told whole.
 const maxCompared = 64 << 10

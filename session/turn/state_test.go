@@ -86,7 +86,7 @@ func randomJSON(r *rand.Rand, depth int) any {
 
 func TestComparedDocumentsGiveThePatchBetweenThem(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
-	for range 3000 {
+	for range 800 {
 		before, err := json.Marshal(randomJSON(r, 4))
 		if err != nil {
 			t.Fatal(err)
