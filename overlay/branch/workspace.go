@@ -288,6 +288,14 @@ func (f *Workspace) Get(id string) (checkpoint.Checkpoint, error) {
 	return f.Workspace.Get(id)
 }
 
+// Find is Get without what has to be found out.
+func (f *Workspace) Find(id string) (checkpoint.Checkpoint, error) {
+	if c, err := f.branches.Checkpoint(id); err == nil {
+		return c, nil
+	}
+	return f.Workspace.Find(id)
+}
+
 // Lineage gives the checkpoint and its ancestors, oldest first; those of a branch go on with what it was forked from.
 func (f *Workspace) Lineage(id string) ([]checkpoint.Checkpoint, error) {
 	var line []checkpoint.Checkpoint

@@ -62,7 +62,7 @@ func (e *Engine) checkBegin(o BeginOptions) (owner.Process, error) {
 		if _, err := ulid.ParseStrict(strings.TrimPrefix(o.ID, idPrefix)); err != nil || !strings.HasPrefix(o.ID, idPrefix) {
 			return owner.Process{}, errs.New(errs.Usage, op, "id", "%q is not %s and 26 characters of a ULID", o.ID, idPrefix).WithHint("reserve gives one")
 		}
-		if _, err := e.w.Get(o.ID); err == nil {
+		if _, err := e.checkpoint(o.ID); err == nil {
 			return owner.Process{}, errs.New(errs.Usage, op, "id", "%s is a checkpoint", o.ID)
 		}
 	}

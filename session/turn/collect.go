@@ -47,7 +47,7 @@ func (e *Engine) dropServed() {
 
 // dropBase drops a checkpoint that Begin has made, unless another turn would go back to it.
 func (e *Engine) dropBase(ctx context.Context, id string) {
-	c, err := e.w.Get(id)
+	c, err := e.checkpoint(id)
 	if err == nil && c.CreatedBy == CreatedByBegin && c.Status == checkpoint.Active && !e.isBase(c.ID) {
 		_ = e.w.Drop(ctx, c.ID) // it does no harm; Collect tries again
 	}
