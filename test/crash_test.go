@@ -225,7 +225,7 @@ func TestCrashAtRandomUnderLoadLosesNothing(t *testing.T) {
 	i := 0
 	repeat(t, 60, func() {
 		killed := 0
-		for range max(kills(t, 30)/perLife, 1) {
+		for range (kills(t, 30) + perLife - 1) / perLife {
 			i++
 			t.Run(strconv.Itoa(i), func(t *testing.T) { killed += killAtRandom(t, r, perLife) })
 		}

@@ -26,7 +26,7 @@ func TestCrashOfTheDaemonLosesNothing(t *testing.T) {
 	i := 0
 	repeat(t, 20, func() {
 		killed := 0
-		for range max(kills(t, 10)/perLife, 1) {
+		for range (kills(t, 10) + perLife - 1) / perLife {
 			i++
 			t.Run(fmt.Sprint(i), func(t *testing.T) {
 				dir := newLife(t)
