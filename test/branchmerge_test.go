@@ -235,6 +235,7 @@ func contentKept(base, side, now treestate.State, who string) error {
 }
 
 // namesKept proves that what one side has given another name, and the other has left alone, has that name, wherever that is: directories may have moved.
+// What took another file's place counts as that file's content, which the other side may have given a name too.
 func namesKept(base, side, other, now treestate.State) error {
 	before, after := only(base), only(side)
 	merged := map[[32]byte][]string{}
@@ -245,6 +246,9 @@ func namesKept(base, side, other, now treestate.State) error {
 		q, ok := after[sum]
 		b := base[p]
 		if !ok || path.Base(p) == path.Base(q) || !alike(b, side[q]) || !alike(b, other[p]) || other[p].Nlink != 1 {
+			continue
+		}
+		if old, taken := base[q]; taken && !alike(old, other[q]) {
 			continue
 		}
 		if !slices.Contains(merged[sum], path.Base(q)) {

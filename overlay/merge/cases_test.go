@@ -120,6 +120,11 @@ var cases = []mergeCase{
 		want: []string{"-a=1|2|3|4|5|6|7|", "+e/b=x"},
 	},
 	{
+		name: "rename, and put another file in its place",
+		ours: func(w *workspace) { w.rename("a", "b") }, theirs: func(w *workspace) { w.rename("d/f", "a") },
+		want: []string{"-a=1|2|3|4|5|6|7|", "-d/f=f|", "+b=f|"},
+	},
+	{
 		name: "rename to different names", ours: func(w *workspace) { w.rename("a", "b") }, theirs: func(w *workspace) { w.rename("a", "c") },
 		conflicts: []string{"b: renamed / renamed: name"},
 		asOurs:    []string{"-a=1|2|3|4|5|6|7|", "+b=1|2|3|4|5|6|7|"}, asTheirs: []string{"-a=1|2|3|4|5|6|7|", "+c=1|2|3|4|5|6|7|"},
