@@ -32,6 +32,7 @@ func openMountable(ctx context.Context, cfg overlay.Config) (closable, mounter, 
 			Debug:         o.Debug,
 			InPlace:       o.inPlace(),
 			NoPassthrough: o.NoPassthrough,
+			NoURing:       o.NoURing,
 			Logger:        log,
 			Shelf:         w.Shelf(),
 			Echo:          !o.NoInotify,
@@ -131,6 +132,7 @@ func (v fuseView) InUse() []control.Feature {
 	list := []control.Feature{
 		{Name: "protocol", On: true, Note: f.Protocol},
 		{Name: "passthrough", On: f.Passthrough, Note: f.PassthroughReason},
+		{Name: "uring", On: f.URing, Note: f.URingReason},
 		{Name: "inotify", On: f.Echo, Note: f.EchoReason},
 		{Name: "request size", On: true, Note: bytesText(int64(f.MaxWrite))},
 	}
