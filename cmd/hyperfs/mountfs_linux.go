@@ -6,8 +6,6 @@ import (
 	"os"
 	"strconv"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/hyperfs/hyperfs/control"
 	"github.com/hyperfs/hyperfs/fs"
 	"github.com/hyperfs/hyperfs/internal/errs"
@@ -102,12 +100,8 @@ func checkFuse(mountpoint string) error {
 	return nil
 }
 
-// isDeadMount reports whether dir is a mount of ours whose daemon is gone. The kernel still knows the attributes of a dead
-// mount's root, so a stat tells nothing; a statfs always asks the daemon.
-func isDeadMount(dir string) bool {
-	var st unix.Statfs_t
-	return isMounted(dir) && unix.Statfs(dir, &st) == unix.ENOTCONN
-}
+// isDeadMount reports whether dir is a mount of ours whose daemon is gone.
+func isDeadMount(dir string) bool { return fs.IsDead(dir) }
 
 // cleanDeadMount takes away a mount of ours whose daemon is gone. It does nothing to any other directory.
 func cleanDeadMount(dir string) error {

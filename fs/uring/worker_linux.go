@@ -146,7 +146,9 @@ func (w *worker) serve() error {
 		if q.waiting.Add(-1) == 0 {
 			w.pool.another(int(w.queue))
 		}
+		raceRead()
 		w.answer()
+		raceWrite()
 		q.waiting.Add(1)
 		w.prepare(cmdCommitAndFetch, w.h.entry.commit)
 	}
