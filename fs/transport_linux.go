@@ -7,6 +7,7 @@ import (
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"github.com/hyperfs/hyperfs/fs/uring"
+	"golang.org/x/sys/unix"
 )
 
 // newServer mounts, and takes requests from /dev/fuse or by io_uring.
@@ -57,7 +58,10 @@ func ringServer(answers fuse.RawFileSystem, mountpoint, source string, ring *uri
 	init := srv.KernelSettings()
 	protocol := fuse.NewProtocolServer(answers, o)
 	if err := negotiate(protocol, init); err == nil {
-		err = ring.Begin(fd, protocol.HandleRequest)
+		err = ring.Begin(fd, protocol.HandleRequest, func() {
+			var st unix.Statfs_t
+			_ = unix.Statfs(mountpoint, &st) // which the kernel never answers by itself
+		})
 	} else {
 		ring.Close()
 	}

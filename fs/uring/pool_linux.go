@@ -3,6 +3,7 @@ package uring
 import (
 	"fmt"
 	"log/slog"
+	"runtime"
 	"sync"
 	"sync/atomic"
 
@@ -20,6 +21,7 @@ type Pool struct {
 	log     *slog.Logger
 	queues  []queue
 	start   chan struct{} // closed when the workers are to begin, or to end
+	nudge   func()        // makes a request
 	over    atomic.Bool
 	workers sync.WaitGroup
 	all     atomic.Int64
@@ -32,6 +34,20 @@ type queue struct {
 	starting atomic.Bool  // a worker is
 	_        [56]byte     // a cache line for each
 }
+
+// taken notes that a worker has a request, and gives the queue another one where few are left that wait.
+func (p *Pool) taken(n int) {
+	if p.queues[n].waiting.Add(-1) < spare {
+		p.another(n)
+	}
+}
+
+const (
+	// spare is how many workers of a queue wait, at least, before it gets another one.
+	spare = 2
+	// atFirst is how many there are in the beginning.
+	atFirst = 3
+)
 
 // maxQueues bounds the threads that are there from the beginning, of which each has a descriptor.
 const maxQueues = 256
@@ -49,12 +65,12 @@ func Prepare(payload int, log *slog.Logger) (*Pool, error) {
 	if n > maxQueues {
 		return nil, fmt.Errorf("there may be %d CPUs, and each would need a thread of its own", n)
 	}
-	p := &Pool{payload: payload, log: log, queues: make([]queue, n), start: make(chan struct{}), first: make(chan error, n)}
-	ready := make(chan error, n)
-	for q := range n {
-		p.add(q, func(err error) { ready <- err }, func(err error) { p.first <- err })
+	p := &Pool{payload: payload, log: log, queues: make([]queue, n), start: make(chan struct{}), first: make(chan error, atFirst*n)}
+	ready := make(chan error, atFirst*n)
+	for i := range atFirst * n {
+		p.add(i%n, func(err error) { ready <- err }, func(err error) { p.first <- err })
 	}
-	for range n {
+	for range atFirst * n {
 		if e := <-ready; e != nil {
 			err = e
 		}
@@ -80,11 +96,12 @@ func (p *Pool) add(q int, ready, begun func(error)) {
 }
 
 // Begin registers the entries with the connection whose descriptor of /dev/fuse is fd, which must stay open until the connection ends. From when the answer to
-// INIT has had CapOverIOUring the kernel holds all requests back until that is done; so after an error the connection is of no use.
-func (p *Pool) Begin(fd int, handle Handler) (err error) {
-	p.fd, p.handle = fd, handle
+// INIT has had CapOverIOUring the kernel holds all requests back until that is done; so after an error the connection is of no use. nudge makes a request that is answered
+// at once. It is called by a thread that has nothing else to do.
+func (p *Pool) Begin(fd int, handle Handler, nudge func()) (err error) {
+	p.fd, p.handle, p.nudge = fd, handle, nudge
 	close(p.start)
-	for range p.queues {
+	for range atFirst * len(p.queues) {
 		if e := <-p.first; e != nil {
 			err = fmt.Errorf("the kernel takes no io_uring for FUSE: %w", e)
 		}
@@ -109,9 +126,19 @@ func (p *Pool) another(n int) {
 	}, func(err error) {
 		if err != nil {
 			failed(err)
+			return
 		}
 		q.starting.Store(false)
+		go p.drain(n)
 	})
+}
+
+// drain has the kernel give a queue's requests to a worker that was added after they were made, if there are any. It does so only when an answer is committed in that
+// queue, and all who have requests may be waiting for just these.
+func (p *Pool) drain(n int) {
+	runtime.LockOSThread() // for good, as it is bound
+	bind(n)
+	p.nudge()
 }
 
 // Close ends a pool that has not begun.

@@ -118,11 +118,23 @@ func (w *worker) completed() bool { return atomic.LoadUint32(w.cqTail) != atomic
 
 // completion takes the one completion that there can be.
 func (w *worker) completion() error {
-	head := atomic.LoadUint32(w.cqHead)
-	res := w.cqes[head&uint32(len(w.cqes)-1)].res
-	atomic.StoreUint32(w.cqHead, head+1)
-	if res < 0 {
+	err := w.result()
+	atomic.AddUint32(w.cqHead, 1)
+	return err
+}
+
+// result gives what the completion says, which there must be.
+func (w *worker) result() error {
+	if res := w.cqes[atomic.LoadUint32(w.cqHead)&uint32(len(w.cqes)-1)].res; res < 0 {
 		return unix.Errno(-res)
+	}
+	return nil
+}
+
+// refused says why the kernel does not take the entry that it was just given. A completion without an error is a request already.
+func (w *worker) refused() error {
+	if w.completed() {
+		return w.result()
 	}
 	return nil
 }
@@ -143,9 +155,7 @@ func (w *worker) serve() error {
 		case err != nil:
 			return err
 		}
-		if q.waiting.Add(-1) == 0 {
-			w.pool.another(int(w.queue))
-		}
+		w.pool.taken(int(w.queue))
 		raceRead()
 		w.answer()
 		raceWrite()
@@ -192,7 +202,7 @@ func (w *worker) payloadOf(opcode uint32, n int) []byte {
 // run is the worker's goroutine. It tells by ready whether it has what it needs, waits until it is to begin, and tells by begun whether the kernel takes its entry.
 func (w *worker) run(ready, begun func(error)) error {
 	runtime.LockOSThread() // for good: the thread is bound to a CPU, and ends with the goroutine
-	w.bind()
+	bind(int(w.queue))
 	err := w.open()
 	defer w.close()
 	ready(err)
@@ -207,8 +217,8 @@ func (w *worker) run(ready, begun func(error)) error {
 	waiting.Add(1)
 	w.prepare(cmdRegister, 0)
 	err = w.submit(0)
-	if err == nil && w.completed() {
-		err = w.completion()
+	if err == nil {
+		err = w.refused()
 	}
 	begun(err)
 	if err == nil {
@@ -218,9 +228,9 @@ func (w *worker) run(ready, begun func(error)) error {
 	return err
 }
 
-// bind binds the thread to the queue's CPU, where it may run there.
-func (w *worker) bind() {
+// bind binds the thread to a CPU, where it may run there.
+func bind(cpu int) {
 	var set unix.CPUSet
-	set.Set(int(w.queue))
+	set.Set(cpu)
 	_ = unix.SchedSetaffinity(0, &set)
 }
