@@ -102,20 +102,25 @@ func TestTheExitCodeOrSignalIsKnown(t *testing.T) {
 }
 
 func TestAProgramThatCannotBeStartedIsToldFromOneThatFails(t *testing.T) {
-	dir := tempDir(t)
-	write(t, dir, "text", "no program")
-	write(t, dir, "garbage", "\x7fELF")
-	must(t, os.Chmod(filepath.Join(dir, "garbage"), 0o755))
-	for name, notFound := range map[string]bool{
-		"no-such-program": true, "./nope": true, "text/below": true, "./text": false, "./garbage": false, "/": false,
-	} {
-		_, err := session.Command{Args: []string{name}, Workspace: dir}.Run(context.Background())
-		wantCode(t, err, errs.Exec)
-		var start *session.StartError
-		if !errors.As(err, &start) || start.NotFound != notFound {
-			t.Errorf("%s: %v", name, err)
+	eachUser(t, func(t *testing.T) {
+		dir := tempDir(t)
+		write(t, dir, "text", "no program")
+		write(t, dir, "garbage", "\x7fELF")
+		must(t, os.Chmod(filepath.Join(dir, "garbage"), 0o755))
+		shut := filepath.Join(dir, "shut") // as ~/bin of root is in the PATH of whoever su leaves it to
+		must(t, os.Mkdir(shut, 0))
+		t.Setenv("PATH", shut+":"+os.Getenv("PATH")+":"+dir)
+		for name, notFound := range map[string]bool{
+			"no-such-program": true, "text": false, "./nope": true, "text/below": true, "./text": false, "./garbage": false, "/": false,
+		} {
+			_, err := session.Command{Args: []string{name}, Workspace: dir}.Run(context.Background())
+			wantCode(t, err, errs.Exec)
+			var start *session.StartError
+			if !errors.As(err, &start) || start.NotFound != notFound {
+				t.Errorf("%s: %v", name, err)
+			}
 		}
-	}
+	})
 }
 
 func TestWrongOptionsAreRefused(t *testing.T) {
