@@ -12,7 +12,11 @@ import (
 )
 
 func status(s *Server, _ context.Context, _ *call, _ *none) (StatusReply, error) {
-	return StatusReply{Status: s.workspace.Status(), Daemon: s.daemon(), Attempts: s.attempts.Active()}, nil
+	r := StatusReply{Status: s.workspace.Status(), Daemon: s.daemon(), Attempts: s.attempts.Active(), Turns: []turn.Turn{}}
+	if s.turns != nil {
+		r.Turns = s.turns.UnderWay()
+	}
+	return r, nil
 }
 
 func diagnostics(s *Server, _ context.Context, _ *call, _ *none) (DiagnosticsReply, error) {
