@@ -175,6 +175,11 @@ func TestADamagedRecordIsNamedAndHidesNoOther(t *testing.T) {
 	}
 	_, err := f.w.Rollback(context.Background(), broken, overlay.RollbackOptions{})
 	f.wantCode(err, errs.Integrity)
+	problems, err := f.w.Fsck(context.Background(), false)
+	f.must(err)
+	if len(problems) == 0 || problems[0].Where != broken || !strings.Contains(problems[0].What, "its record is damaged") {
+		t.Errorf("fsck finds %+v", problems)
+	}
 	f.must(f.w.Drop(context.Background(), broken))
 	_, err = f.w.GC(context.Background())
 	f.must(err)
