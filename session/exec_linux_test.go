@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hyperfs/hyperfs/internal/errs"
+	"github.com/hyperfs/hyperfs/overlay"
 	"github.com/hyperfs/hyperfs/session"
 )
 
@@ -40,6 +41,26 @@ func TestTheEnvironmentIsTheCallersAndWhatIsAdded(t *testing.T) {
 	c := shell(tempDir(t), `echo $INHERITED $CHANGED $NEW; env | grep -c ^CHANGED=`)
 	c.Env = []string{"CHANGED=once", "NEW=a=b", "CHANGED=twice"}
 	expect(t, c, "yes twice a=b\n1")
+	c.Unset = []string{"INHERITED", "CHANGED"}
+	expect(t, c, "twice a=b\n1")
+}
+
+func TestACommandOutsideOfAnAttemptDoesNotReconcile(t *testing.T) {
+	s := openHere(t)
+	_, err := s.Snapshot(background, overlay.SnapshotOptions{})
+	must(t, err)
+	_, err = s.Exec(background, session.Command{Args: []string{"sh", "-c", "echo new >file"}})
+	must(t, err)
+	if last, ok := s.LastReconcile(); ok {
+		t.Errorf("it found %+v", last)
+	}
+	r, err := session.RunAttempt(background, s, func(context.Context, *session.Attempt) (int, error) { return 7, nil }, session.AttemptOptions{NoReconcile: true})
+	if err != nil || r.Value != 7 || r.Reconcile != nil {
+		t.Errorf("an attempt that does not either gives %+v, %v", r, err)
+	}
+	if last, ok := s.LastReconcile(); ok {
+		t.Errorf("the attempt found %+v", last)
+	}
 }
 
 func TestStandardStreamsAreTheCallers(t *testing.T) {
