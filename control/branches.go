@@ -102,12 +102,25 @@ func merge(s *Server, ctx context.Context, c *call, o *overlay.MergeOptions) (r 
 	default:
 		return r, errs.New(Usage, "merge", "on_conflict", "%q is no policy", o.OnConflict).WithHint("reject, ours, theirs or merge")
 	}
+	if !o.DryRun {
+		if err := s.free(ctx, c.id); err != nil {
+			return r, err
+		}
+	}
 	res, err := b.Merge(ctx, c.id, *o)
 	var e *Error
 	if errors.As(err, &e) && e.Code == BranchConflict {
 		err = e.WithDetails(NewMergeReply(res))
 	}
 	return NewMergeReply(res), err
+}
+
+// free reports whether neither an attempt nor a turn is under way in a branch: half of what it does would be merged, also where it fails.
+func (s *Server) free(ctx context.Context, branch string) error {
+	if err := s.attempts.Free(branch); err != nil || s.turns == nil {
+		return err
+	}
+	return s.turns.Free(ctx, branch)
 }
 
 // NewMergeReply gives m's wire form.

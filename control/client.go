@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"path/filepath"
 
 	"github.com/hyperfs/hyperfs/internal/errs"
 )
@@ -31,10 +32,19 @@ func NewClient(socket string) *Client {
 	return newClient(func(ctx context.Context) (net.Conn, error) { return dialSocket(ctx, socket) })
 }
 
-// Dial makes a client of a workspace's daemon, or gives NOT_FOUND if none answers. The path must be absolute, symlinks
-// resolved.
+// Dial makes a client of a workspace's daemon, or gives NOT_FOUND if none answers. The path is looked for as it is first, since a mount
+// may be dead or closed to root; where none answers for that, with its symlinks resolved.
 func Dial(ctx context.Context, workspace string) (*Client, error) {
-	socket, err := FindSocket(ctx, workspace)
+	abs, err := filepath.Abs(workspace)
+	if err != nil {
+		return nil, errs.Wrap(Path, "connect", workspace, err)
+	}
+	socket, err := FindSocket(ctx, abs)
+	if err != nil {
+		if real, failed := filepath.EvalSymlinks(abs); failed == nil && real != abs {
+			socket, err = FindSocket(ctx, real)
+		}
+	}
 	if err != nil {
 		return nil, err
 	}

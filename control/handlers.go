@@ -12,7 +12,11 @@ import (
 )
 
 func status(s *Server, _ context.Context, _ *call, _ *none) (StatusReply, error) {
-	return StatusReply{Status: s.workspace.Status(), Daemon: s.daemon(), Attempts: s.attempts.Active()}, nil
+	r := StatusReply{Status: s.workspace.Status(), Daemon: s.daemon(), Attempts: s.attempts.Active(), Turns: []turn.Turn{}}
+	if s.turns != nil {
+		r.Turns = s.turns.UnderWay()
+	}
+	return r, nil
 }
 
 func diagnostics(s *Server, _ context.Context, _ *call, _ *none) (DiagnosticsReply, error) {
@@ -63,7 +67,22 @@ func show(s *Server, _ context.Context, c *call, _ *none) (r CheckpointReply, er
 	return r, err
 }
 
+// unneeded reports whether no turn under way goes back to a checkpoint. BUSY says which does.
+func (s *Server) unneeded(op, id string) error {
+	if s.turns == nil {
+		return nil
+	}
+	if t := s.turns.Needs(id); t != "" {
+		return errs.New(Busy, op, id, "the files of turn %s go back to it if that fails", t).
+			WithHint("it must end first; hyperfs turns abort --force " + t + " ends it, and puts the files back")
+	}
+	return nil
+}
+
 func drop(s *Server, ctx context.Context, c *call, _ *none) (DropReply, error) {
+	if err := s.unneeded("drop", c.id); err != nil {
+		return DropReply{}, err
+	}
 	damaged := false
 	if s.turns != nil {
 		var err error

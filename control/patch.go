@@ -37,6 +37,9 @@ func patch(s *Server, w http.ResponseWriter, c *call) error {
 
 // promote fails, and so leaves the checkpoint active, where the patch does not fit into a reply.
 func promote(s *Server, ctx context.Context, c *call, o *PromoteOptions) (r PromoteReply, err error) {
+	if err := s.unneeded("promote", c.id); err != nil {
+		return r, err
+	}
 	if !o.Patch {
 		r.Checkpoint, err = s.workspace.Promote(ctx, c.id, nil)
 		return r, err

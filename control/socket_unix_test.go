@@ -58,6 +58,32 @@ func TestTheSocketIsFoundFromTheWorkspaceAlone(t *testing.T) {
 	wantCode(t, err, NotFound, "no daemon")
 }
 
+func TestTheWorkspaceIsFoundByWhateverNameItHas(t *testing.T) {
+	w, _ := inRuntimeDir(t)
+	listen(t, w, w)
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(w, link); err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(filepath.Dir(w))
+	for _, name := range []string{filepath.Base(w), link, link + "/.", w + "/"} {
+		c, err := Dial(ctx, name)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		c.Close()
+	}
+	t.Chdir(w)
+	if c, err := Dial(ctx, "."); err != nil {
+		t.Error(err)
+	} else {
+		c.Close()
+	}
+	_, err := Dial(ctx, "nothing")
+	wantCode(t, err, NotFound, "no daemon")
+}
+
 func TestAMountpointElsewhereLeadsToTheSocketToo(t *testing.T) {
 	w, rt := inRuntimeDir(t)
 	m := t.TempDir()

@@ -201,7 +201,12 @@ func TestClientGetsBothFaultsOfATurn(t *testing.T) {
 	s := startTurns(t)
 	b := s.begin(turn.BeginOptions{Conversation: "c"})
 	s.write("1")
-	must(t, s.Drop(ctx, b.Base))
+	for what, err := range map[string]error{"drop": s.Drop(ctx, b.Base), "promote": func() error { _, err := s.Promote(ctx, b.Base, PromoteOptions{}); return err }()} {
+		if CodeOf(err) != Busy {
+			t.Errorf("to %s what it goes back to gives %v", what, err)
+		}
+	}
+	must(t, s.w.Drop(ctx, b.Base))
 	_, err := s.EndTurn(ctx, b.ID, turn.EndOptions{Outcome: turn.Failed, Error: &checkpoint.TurnError{Message: "tests fail"}})
 	wantCode(t, err, AttemptRollback, "tests fail")
 	var both *attempt.RollbackError

@@ -19,6 +19,7 @@ type StatusReply struct {
 	overlay.Status
 	Daemon   Daemon            `json:"daemon"`
 	Attempts []attempt.Attempt `json:"attempts"` // under way, oldest first
+	Turns    []turn.Turn       `json:"turns"`    // under way, in the order in which they began
 }
 
 // DiagnosticsReply is the answer to GET /v1/diagnostics.

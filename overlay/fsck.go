@@ -5,6 +5,7 @@ package overlay
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -13,7 +14,7 @@ import (
 	"github.com/hyperfs/hyperfs/strategy"
 )
 
-// Fsck proves the store's invariants, and gives what does not hold: every active checkpoint could be rolled back to;
+// Fsck proves the store's invariants, and gives what does not hold: every checkpoint's record can be read; every active one could be rolled back to;
 // every preimage is there and, with deep, also those that no rollback would need have the bytes that were saved; the log is consistent in itself; nothing in the trash or
 // the backups is without a record; the state of every completed turn can be read. What a drop or a rollback has left to be freed is freed first; nothing else is changed.
 func (w *Workspace) Fsck(ctx context.Context, deep bool) ([]Problem, error) {
@@ -69,8 +70,14 @@ func (f *fsck) log(context.Context) (err error) {
 	return f.w.store.CheckReverse(func(what string) { f.found("undo log", "%s", what) })
 }
 
-// checkpoints plans a rollback to every active one.
+// checkpoints plans a rollback to every active one, and names those whose record can't be read.
 func (f *fsck) checkpoints(ctx context.Context) error {
+	f.w.list.RLock()
+	damaged := maps.Clone(f.w.damaged)
+	f.w.list.RUnlock()
+	for _, id := range slices.Sorted(maps.Keys(damaged)) {
+		f.found(id, "its record is damaged: %v", damaged[id])
+	}
 	for _, c := range f.w.all(func(c *checkpoint.Checkpoint) bool { return c.Status == checkpoint.Active }) {
 		if err := ctx.Err(); err != nil {
 			return err

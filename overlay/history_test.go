@@ -5,6 +5,7 @@ package overlay_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -12,6 +13,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/hyperfs/hyperfs/checkpoint"
 	"github.com/hyperfs/hyperfs/internal/treestate"
 	"github.com/hyperfs/hyperfs/overlay"
 	"golang.org/x/sys/unix"
@@ -133,6 +135,30 @@ func TestPromoteAndDropFreeEverything(t *testing.T) {
 	if d := s.w.Diagnostics(); d.TrashFiles+d.Backups != 0 {
 		t.Errorf("%d old inodes and %d preimages are left in the store", d.TrashFiles, d.Backups)
 	}
+}
+
+// failing is a writer that takes nothing.
+type failing struct{ err error }
+
+func (f failing) Write([]byte) (int, error) { return 0, f.err }
+
+func TestAPromotionWhosePatchFailsChangesNothing(t *testing.T) {
+	s := newSpace(t, fillSmall)
+	before := s.state()
+	id := s.snapshot()
+	s.overwrite("b.txt", "1", 0)
+	s.unlink("a.txt")
+	after := s.state()
+	full := errors.New("no room for it")
+	if _, err := s.w.Promote(context.Background(), id, failing{full}); !errors.Is(err, full) {
+		t.Fatalf("a patch that can't be written gives %v", err)
+	}
+	s.same(after)
+	if c, err := s.w.Get(id); err != nil || c.Status != checkpoint.Active {
+		t.Errorf("the checkpoint is %s, %v", c.Status, err)
+	}
+	s.rollback(id)
+	s.same(before)
 }
 
 func TestPatchAppliesToTheOldTree(t *testing.T) {

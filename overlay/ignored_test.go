@@ -9,6 +9,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -353,6 +354,19 @@ func TestWhatWasMovedToAnIgnoredPlaceIsWatchedThere(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+func TestDiagnosticsAreASnapshot(t *testing.T) {
+	s := deps(t)
+	s.snapshot()
+	s.overwrite("node_modules/left/index.js", "LEFT", 0)
+	before, again := s.w.Diagnostics(), s.w.Diagnostics()
+	again.Probes[0].Reason, again.Active[0].Message, again.Ignore.Patterns[0], again.Ignored[0].Path = "x", "x", "x", "x"
+	now := s.w.Diagnostics()
+	now.Descriptors, before.Descriptors = 0, 0
+	if !reflect.DeepEqual(now, before) {
+		t.Errorf("they are %+v,\nand were %+v", now, before)
 	}
 }
 

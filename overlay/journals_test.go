@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -308,6 +309,13 @@ func TestADamagedRecordIsNamedAndHidesNoOther(t *testing.T) {
 	wantCode(t, err, errs.Integrity)
 	_, err = s.w.Rollback(context.Background(), broken, overlay.RollbackOptions{})
 	wantCode(t, err, errs.Integrity)
+	problems, err := s.w.Fsck(context.Background(), false)
+	s.ok(err)
+	if !slices.ContainsFunc(problems, func(p overlay.Problem) bool {
+		return p.Where == broken && strings.Contains(p.What, "its record is damaged")
+	}) {
+		t.Errorf("fsck finds %+v", problems)
+	}
 	s.ok(s.w.Drop(context.Background(), broken))
 	s.reopen()
 	if all := s.recover(); len(all) != 1 {

@@ -4,6 +4,7 @@ package overlay
 
 import (
 	"os"
+	"slices"
 
 	"github.com/hyperfs/hyperfs/checkpoint"
 	"github.com/hyperfs/hyperfs/strategy"
@@ -51,7 +52,7 @@ func (w *Workspace) Diagnostics() Diagnostics {
 	t.mu.RLock()
 	d.Epoch = t.epoch
 	t.mu.RUnlock()
-	d.Probes, d.Degraded = w.tiers.probes, w.tiers.degrades()
+	d.Probes, d.Degraded = slices.Clone(w.tiers.probes), w.tiers.degrades()
 	d.Active = w.all(func(c *checkpoint.Checkpoint) bool { return c.Status == checkpoint.Active })
 	if err := w.describe(d.Active); err != nil {
 		w.log.Error("the undo log can't be read", "err", err)

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hyperfs/hyperfs/internal/errs"
+	"github.com/hyperfs/hyperfs/overlay"
 	"github.com/hyperfs/hyperfs/session"
 )
 
@@ -40,6 +41,26 @@ func TestTheEnvironmentIsTheCallersAndWhatIsAdded(t *testing.T) {
 	c := shell(tempDir(t), `echo $INHERITED $CHANGED $NEW; env | grep -c ^CHANGED=`)
 	c.Env = []string{"CHANGED=once", "NEW=a=b", "CHANGED=twice"}
 	expect(t, c, "yes twice a=b\n1")
+	c.Unset = []string{"INHERITED", "CHANGED"}
+	expect(t, c, "twice a=b\n1")
+}
+
+func TestACommandOutsideOfAnAttemptDoesNotReconcile(t *testing.T) {
+	s := openHere(t)
+	_, err := s.Snapshot(background, overlay.SnapshotOptions{})
+	must(t, err)
+	_, err = s.Exec(background, session.Command{Args: []string{"sh", "-c", "echo new >file"}})
+	must(t, err)
+	if last, ok := s.LastReconcile(); ok {
+		t.Errorf("it found %+v", last)
+	}
+	r, err := session.RunAttempt(background, s, func(context.Context, *session.Attempt) (int, error) { return 7, nil }, session.AttemptOptions{NoReconcile: true})
+	if err != nil || r.Value != 7 || r.Reconcile != nil {
+		t.Errorf("an attempt that does not either gives %+v, %v", r, err)
+	}
+	if last, ok := s.LastReconcile(); ok {
+		t.Errorf("the attempt found %+v", last)
+	}
 }
 
 func TestStandardStreamsAreTheCallers(t *testing.T) {
@@ -102,20 +123,25 @@ func TestTheExitCodeOrSignalIsKnown(t *testing.T) {
 }
 
 func TestAProgramThatCannotBeStartedIsToldFromOneThatFails(t *testing.T) {
-	dir := tempDir(t)
-	write(t, dir, "text", "no program")
-	write(t, dir, "garbage", "\x7fELF")
-	must(t, os.Chmod(filepath.Join(dir, "garbage"), 0o755))
-	for name, notFound := range map[string]bool{
-		"no-such-program": true, "./nope": true, "text/below": true, "./text": false, "./garbage": false, "/": false,
-	} {
-		_, err := session.Command{Args: []string{name}, Workspace: dir}.Run(context.Background())
-		wantCode(t, err, errs.Exec)
-		var start *session.StartError
-		if !errors.As(err, &start) || start.NotFound != notFound {
-			t.Errorf("%s: %v", name, err)
+	eachUser(t, func(t *testing.T) {
+		dir := tempDir(t)
+		write(t, dir, "text", "no program")
+		write(t, dir, "garbage", "\x7fELF")
+		must(t, os.Chmod(filepath.Join(dir, "garbage"), 0o755))
+		shut := filepath.Join(dir, "shut") // as ~/bin of root is in the PATH of whoever su leaves it to
+		must(t, os.Mkdir(shut, 0))
+		t.Setenv("PATH", shut+":"+os.Getenv("PATH")+":"+dir)
+		for name, notFound := range map[string]bool{
+			"no-such-program": true, "text": false, "./nope": true, "text/below": true, "./text": false, "./garbage": false, "/": false,
+		} {
+			_, err := session.Command{Args: []string{name}, Workspace: dir}.Run(context.Background())
+			wantCode(t, err, errs.Exec)
+			var start *session.StartError
+			if !errors.As(err, &start) || start.NotFound != notFound {
+				t.Errorf("%s: %v", name, err)
+			}
 		}
-	}
+	})
 }
 
 func TestWrongOptionsAreRefused(t *testing.T) {

@@ -168,6 +168,12 @@ func (h helper) find() (string, error) {
 	}
 	var refused error
 	for _, dir := range filepath.SplitList(h.variable("PATH")) {
+		if !filepath.IsAbs(dir) {
+			dir = filepath.Join(h.Dir, dir)
+		}
+		if unix.Faccessat(unix.AT_FDCWD, dir, unix.X_OK, unix.AT_EACCESS) != nil {
+			continue // one that su has left in PATH, of another user, says nothing about the program
+		}
 		path, err := h.executable(filepath.Join(dir, name))
 		if err == nil {
 			return path, nil

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	"github.com/hyperfs/hyperfs/checkpoint"
@@ -128,8 +129,11 @@ func (u *run) callerEnded() error {
 
 // turn makes one turn. It reports whether another one may follow.
 func (u *run) turn(st step) (more bool, err error) {
+	u.setWaiting(slices.DeleteFunc(slices.Clone(u.r.waiting), func(w step) bool { return w.taken == st.taken }))
 	t, err := u.begin()
 	if err != nil {
+		u.setWaiting(append([]step{st}, u.r.waiting...))
+		u.publish(nil)
 		return false, err
 	}
 	watching, stop := context.WithCancel(t.ctx)
@@ -148,6 +152,14 @@ func (u *run) turn(st step) (more bool, err error) {
 	err = u.end(t, said, failure)
 	u.publish(nil)
 	return err == nil && u.result.LastError == nil && !said.Stop, err
+}
+
+// setWaiting says of which inputs no turn could be begun.
+func (u *run) setWaiting(list []step) {
+	u.r.waiting, u.result.Waiting = list, nil
+	for _, st := range list {
+		u.result.Waiting = append(u.result.Waiting, st.input)
+	}
 }
 
 // publish lets others see how things are, and which turn is under way.

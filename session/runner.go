@@ -66,6 +66,10 @@ type RunResult struct {
 	Rollback  *overlay.RollbackResult // of the files, if it did not complete
 	Pending   string                  // ID of the turn that goes on in the background
 	Completed int                     // turns that completed in this run
+
+	// Waiting are inputs that were taken from their channel, and of which no turn could be begun: one, but where RunTurns was called with inputs of several types. The runner keeps
+	// them: the next RunTurns with inputs of that type takes it first.
+	Waiting []any
 }
 
 // Runner makes turns of a conversation, one after the other. Any number of goroutines may call its methods.
@@ -79,7 +83,12 @@ type Runner struct {
 	run     *run              // the last one, nil before the first
 	last    RunResult
 	current *Turn // under way, nil if there is none
+
+	waiting []step // of inputs of which no turn could be begun, one of a type. The loop's own: there is one at a time
 }
+
+// taken is an input that is out of its channel. Its address tells it from others.
+type taken[I any] struct{ input I }
 
 // NewRunner makes a runner. Nothing is begun yet, and no file touched. Errors: NOT_FOUND for a turn that is not there; USAGE for one that has not completed, as
 // only completed ones can be resumed.
@@ -218,7 +227,8 @@ func (r *Runner) tell(ev TurnEvent) {
 // The context of fn ends when ctx does, unless the run was detached, when the session is closed, and when fn returns; it has the values of ctx. Close does not cut turns
 // off silently: the turn under way fails, with the handler's error or else DISPOSED, its files go back, and no more begin. Close waits for that.
 //
-// The error is for what keeps the runner from working: ATTEMPT_IN_PROGRESS with the ID of another turn in the same branch; BUSY where this runner runs already;
+// The error is for what keeps the runner from working, and nothing is lost by it: an input that was taken, and of which no turn could be begun, is in RunResult.Waiting, and the
+// first one of the next RunTurns with inputs of its type. The codes: ATTEMPT_IN_PROGRESS with the ID of another turn in the same branch; BUSY where this runner runs already;
 // ATTEMPT_ROLLBACK where a turn has failed and its files can't be put back, with both errors below; the cause of the end of ctx where that came between turns;
 // a daemon that is gone. Then the result tells how far it came.
 func RunTurns[I any](ctx context.Context, r *Runner, inputs <-chan I, fn func(context.Context, *Turn, I) (TurnResult, error)) (RunResult, error) {
@@ -226,21 +236,36 @@ func RunTurns[I any](ctx context.Context, r *Runner, inputs <-chan I, fn func(co
 		if ctx.Err() != nil { // also where an input has come too
 			return step{}, false, context.Cause(ctx)
 		}
+		for _, w := range r.waiting {
+			if in, ok := w.taken.(*taken[I]); ok {
+				return stepOf(in, fn), true, nil
+			}
+		}
 		select {
 		case in, ok := <-inputs:
-			st := step{handle: func(ctx context.Context, t *Turn) (TurnResult, error) { return fn(ctx, t, in) }}
-			if c, carries := any(in).(MessageCarrier); ok && carries {
-				st.messages = c.TurnMessages
+			if !ok {
+				return step{}, false, nil
 			}
-			return st, ok, nil
+			return stepOf(&taken[I]{in}, fn), true, nil
 		case <-ctx.Done():
 			return step{}, false, context.Cause(ctx)
 		}
 	})
 }
 
+// stepOf gives what becomes a turn of an input.
+func stepOf[I any](in *taken[I], fn func(context.Context, *Turn, I) (TurnResult, error)) step {
+	st := step{input: in.input, taken: in, handle: func(ctx context.Context, t *Turn) (TurnResult, error) { return fn(ctx, t, in.input) }}
+	if c, carries := any(in.input).(MessageCarrier); carries {
+		st.messages = c.TurnMessages
+	}
+	return st
+}
+
 // step is what becomes a turn.
 type step struct {
+	input    any          // as it came
+	taken    any          // the same as a *taken of its type
 	messages func() []any // nil if there are none
 	handle   func(context.Context, *Turn) (TurnResult, error)
 }

@@ -351,6 +351,50 @@ func TestRunnersThatCannotBe(t *testing.T) {
 	})
 }
 
+// An input of which no turn can be begun is the first one of the next run, and of those with inputs of another type none.
+func TestAnInputWhoseTurnCannotBeginIsNotLost(t *testing.T) {
+	s := openHere(t)
+	other, r := newRunner(t, s, session.RunnerOptions{}), newRunner(t, s, session.RunnerOptions{})
+	var seen []any
+	inputs := make(chan session.Message, 2)
+	first := session.Message{Role: "user", Content: "first"}
+	inputs <- first
+	inputs <- session.Message{Role: "user", Content: "second"}
+	see := func(_ context.Context, _ *session.Turn, in session.Message) (session.TurnResult, error) {
+		seen = append(seen, in.Content)
+		return session.TurnResult{}, nil
+	}
+	inTurn(t, other, nil, func(ctx context.Context, _ *session.Turn) error {
+		for range 2 { // the second time it is the one that waits which can't begin
+			result, err := session.RunTurns(ctx, r, inputs, see)
+			if control.CodeOf(err) != control.AttemptInProgress || !reflect.DeepEqual(result.Waiting, []any{first}) || !reflect.DeepEqual(r.Last().Waiting, result.Waiting) || len(inputs) != 1 {
+				t.Errorf("%+v, %v, with %d inputs left", result, err, len(inputs))
+			}
+		}
+		numbers := make(chan int, 1)
+		numbers <- 7
+		result, err := session.RunTurns(ctx, r, numbers, func(context.Context, *session.Turn, int) (session.TurnResult, error) {
+			return session.TurnResult{}, nil
+		})
+		if control.CodeOf(err) != control.AttemptInProgress || !reflect.DeepEqual(result.Waiting, []any{7, first}) {
+			t.Errorf("with one of another type: %+v, %v", result, err)
+		}
+		return nil
+	})
+	if result := inTurn(t, r, nil, func(context.Context, *session.Turn) error { return nil }); len(result.Waiting) != 2 || result.Completed != 1 {
+		t.Errorf("after a turn of a third type: %+v", result)
+	}
+	close(inputs)
+	result, err := session.RunTurns(background, r, inputs, see)
+	if err != nil || len(result.Waiting) != 1 || result.Completed != 2 || !reflect.DeepEqual(seen, []any{"first", "second"}) {
+		t.Errorf("%v were seen: %+v, %v", seen, result, err)
+	}
+	messages, err := session.MessagesAs[session.Message](background, r)
+	if err != nil || len(messages) != 2 || messages[0].Content != "first" {
+		t.Errorf("the conversation has %v, %v", messages, err)
+	}
+}
+
 // The files are the turn's parent's, and what was there between turns stays.
 func TestWhatIsChangedBetweenTurnsStays(t *testing.T) {
 	s := openHere(t)

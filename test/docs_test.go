@@ -145,6 +145,24 @@ func TestExamplesForAgentsInGoAreThoseThatAreBuilt(t *testing.T) {
 	}
 }
 
+// The Go programs in docs/agents.md do what the page says of them, in the current directory.
+func TestExamplesForAgentsInGoWork(t *testing.T) {
+	t.Parallel()
+	r, programs := newReader(t)
+	must(t, os.WriteFile(filepath.Join(programs, "npm"), []byte("#!/bin/sh -eu\necho \"$*\" >file; mkdir new; exit ${FAIL-0}\n"), 0o755))
+	for name, p := range examples {
+		bin, err := p.path()
+		must(t, err)
+		must(t, os.Symlink(bin, filepath.Join(programs, name)))
+	}
+	r.does(`export FAIL=3; attempt >../said; cat ../said; grep '^ckpt_.* true exec npm: it ended with exit code 3$' ../said; test "$(cat file)" = old; test ! -e new`)
+	r.does(`attempt >../said; cat ../said; grep '^ckpt_.* false <nil>$' ../said; test "$(cat file)" = test; test -d new`)
+	r.does(`client >../said; cat ../said; test "$(cat ../said)" = '0 <nil>'; hyperfs list | grep 'builder *before the build$'`)
+}
+
+// examples are the programs of docs/agents.md, as a reader builds them.
+var examples = map[string]*program{"attempt": newProgram("examples/attempt", false), "client": newProgram("examples/client", false)}
+
 // declaredIn gives what a directory's Go files declare, for all systems, tests among them: functions, types, constants and variables by name, methods, fields and
 // the methods of interfaces as Type.Name.
 func declaredIn(t *testing.T, dir string) map[string]bool {

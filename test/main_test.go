@@ -27,6 +27,9 @@ func TestMain(m *testing.M) {
 	plain.remove()
 	search.remove()
 	agentic.remove()
+	for _, p := range examples {
+		p.remove()
+	}
 	unchecked.remove()
 	os.Exit(code)
 }

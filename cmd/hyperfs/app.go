@@ -118,7 +118,11 @@ func usageFailed(c *cli.Context, err error, _ bool) error {
 
 // wrongArguments is the error of too few or too many arguments.
 func wrongArguments(c *cli.Context) error {
-	return errs.New(control.Usage, nameOf(c), "", "usage: %s", c.Command.UsageText).WithHint("hyperfs help " + nameOf(c))
+	var ways []string // an error is one line
+	for l := range strings.SplitSeq(c.Command.UsageText, "\nhyperfs ") {
+		ways = append(ways, strings.TrimPrefix(strings.Join(strings.Fields(l), " "), "hyperfs "))
+	}
+	return errs.New(control.Usage, nameOf(c), "", "usage: hyperfs %s", strings.Join(ways, "; or hyperfs ")).WithHint("hyperfs help " + nameOf(c))
 }
 
 // arguments checks how many arguments there are, and that none is empty.

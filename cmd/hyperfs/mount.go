@@ -24,7 +24,7 @@ func mountCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "mount",
 		Usage:     "protect a directory: mount it over itself and start its daemon",
-		UsageText: "hyperfs mount [flags] [DIR]\n   hyperfs mount --branch NAME --at MOUNTPOINT [DIR]",
+		UsageText: "hyperfs mount [flags] [DIR]\nhyperfs mount --branch NAME --at MOUNTPOINT [DIR]",
 		Description: example("It returns when the mount answers. A mount that a dead daemon left is replaced.\n"+
 			"With --branch it shows a branch of a workspace that is mounted already at another path too. That goes with unmount MOUNTPOINT, and\n"+
 			"with the workspace's own mount. The same directory is at .hyperfs/branches/NAME in the mount.",

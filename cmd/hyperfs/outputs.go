@@ -15,7 +15,7 @@ func outputsCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "outputs",
 		Usage:     "declare which ignored paths a tool writes, or list them",
-		UsageText: "hyperfs outputs declare --tool T [--checkpoint ID] [--optional] PATH…\n   hyperfs outputs list [--checkpoint ID]",
+		UsageText: "hyperfs outputs declare --tool T [--checkpoint ID] [--optional] PATH…\nhyperfs outputs list [--checkpoint ID]",
 		Description: example("Declared paths are exact. They are protected although they are ignored, and --strict-ignored lets them through. What is there now\n"+
 			"counts for the newest checkpoint. A contract for a checkpoint ends when that is dropped or promoted.",
 			"hyperfs outputs declare --tool vite node_modules/.vite/deps/_metadata.json", "hyperfs outputs list"),

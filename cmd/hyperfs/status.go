@@ -11,9 +11,11 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/hyperfs/hyperfs/checkpoint"
 	"github.com/hyperfs/hyperfs/control"
 	"github.com/hyperfs/hyperfs/overlay"
 	"github.com/hyperfs/hyperfs/session/attempt"
+	"github.com/hyperfs/hyperfs/session/turn"
 	"github.com/hyperfs/hyperfs/strategy"
 )
 
@@ -91,6 +93,18 @@ func statusRows(row func(...any), s control.StatusReply) {
 	for _, a := range s.Attempts {
 		row("attempt", attemptText(a))
 	}
+	for _, t := range s.Turns {
+		row("turn", turnText(t))
+	}
+}
+
+// turnText says which turn is under way, and who is going to end it.
+func turnText(t turn.Turn) string {
+	text := fmt.Sprintf("%s of %s in %s, begun %s", t.ID, quote(t.Conversation), quote(t.WorksIn), ago(t.CreatedAt))
+	if t.Status != checkpoint.TurnPending {
+		text += fmt.Sprintf(", %s: its files are not back yet", t.Status)
+	}
+	return text + "; " + cmp.Or(ownerOf(t), nobodyEndsIt)
 }
 
 // attemptText says what is under way, and who is going to end it.
@@ -159,7 +173,17 @@ func mountText(d control.Daemon) string {
 }
 
 func diagnosticsRows(row func(...any), d control.DiagnosticsReply) {
-	statusRows(row, control.StatusReply{Status: d.Status, Daemon: d.Daemon, Attempts: d.Attempts})
+	s := control.StatusReply{Status: d.Status, Daemon: d.Daemon, Attempts: d.Attempts}
+	if d.Turns != nil {
+		s.Turns = d.Turns.UnderWay
+	}
+	statusRows(row, s)
+	if t := d.Turns; t != nil && t.Turns > 0 {
+		row("turns", fmt.Sprintf("%s of %s; their newest states have %s", plural(t.Turns, "turn"), plural(t.Conversations, "conversation"), bytesText(t.Bytes)))
+		for _, id := range t.Damaged {
+			row("damaged turn", id)
+		}
+	}
 	row("version", versionText(d.Daemon.Version))
 	for _, f := range d.Daemon.Version.Features {
 		row("feature", featureText(f))

@@ -198,6 +198,8 @@ func printAborted(c *cli.Context, t turn.Turn) error {
 	switch {
 	case t.Status != checkpoint.TurnAborted:
 		text = fmt.Sprintf("%s is %s: it stays as it is", t.ID, t.Status)
+	case !t.Settled && t.PID == 0:
+		text += ": whoever ends it puts the files back; hyperfs turns abort --force does it now"
 	case !t.Settled:
 		text += ": its owner puts the files back"
 	}
@@ -328,7 +330,7 @@ func printTurn(out io.Writer, t turn.Turn) error {
 			row("files", "its checkpoint is gone: only the state can be had")
 		}
 		if t.Status != checkpoint.TurnCompleted && !t.Settled {
-			row("under way", cmp.Or(ownerOf(t), "nobody in particular ends it"))
+			row("under way", cmp.Or(ownerOf(t), nobodyEndsIt))
 		}
 		row("began", fmt.Sprintf("%s (%s)", clock(t.CreatedAt), ago(t.CreatedAt)))
 		row("updated", fmt.Sprintf("%s (%s)", clock(t.UpdatedAt), ago(t.UpdatedAt)))
@@ -340,6 +342,9 @@ func printTurn(out io.Writer, t turn.Turn) error {
 		}
 	})
 }
+
+// nobodyEndsIt is said of a turn that was begun without a process.
+const nobodyEndsIt = "nobody in particular ends it"
 
 // ownerOf says who ends a turn, "" if that is not known.
 func ownerOf(t turn.Turn) string {

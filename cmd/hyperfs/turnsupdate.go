@@ -127,6 +127,9 @@ func readUpdate(c *cli.Context) (*turn.Update, error) {
 	if err != nil {
 		return nil, errs.Wrap(control.Usage, nameOf(c), "stdin", err)
 	}
+	if len(bytes.TrimSpace(text)) == 0 {
+		return nil, errs.New(control.Usage, nameOf(c), "stdin", "it is empty, and no flag says what to change").WithHint("hyperfs help " + nameOf(c))
+	}
 	dec := json.NewDecoder(bytes.NewReader(text))
 	dec.DisallowUnknownFields()
 	u := &turn.Update{}

@@ -44,6 +44,11 @@ func base(c *cli.Context) (string, error) {
 		}
 	}
 	abs, err := filepath.Abs(dir)
+	if errors.Is(err, syscall.ENOTCONN) { // the mount around it is dead; the kernel knows its path all the same
+		if abs, err = syscall.Getwd(); err == nil {
+			abs = filepath.Join(abs, dir)
+		}
+	}
 	return abs, errs.Wrap(control.Path, "find the current directory", "", err)
 }
 

@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -221,7 +223,7 @@ func (w *Workspace) eachStrayManifest(fn func(name string) error) error {
 	return nil
 }
 
-// Fsck proves the store's invariants, and gives what does not hold: every active checkpoint has a manifest that can be
+// Fsck proves the store's invariants, and gives what does not hold: every checkpoint's record can be read, every active one has a manifest that can be
 // read, every backup that one names is there and, with deep, has the bytes that were saved, nothing is there that
 // nobody names, and the state of every completed turn can be read.
 func (w *Workspace) Fsck(ctx context.Context, deep bool) ([]overlay.Problem, error) {
@@ -231,6 +233,9 @@ func (w *Workspace) Fsck(ctx context.Context, deep bool) ([]overlay.Problem, err
 	}
 	defer leave()
 	f := &fsck{w: w, checked: map[string]bool{}, needed: map[uint64]bool{}}
+	for _, id := range slices.Sorted(maps.Keys(w.damaged)) {
+		f.found(id, "its record is damaged: %v", w.damaged[id])
+	}
 	for _, c := range w.history.list(isActive) {
 		if err := ctx.Err(); err != nil {
 			return f.problems, err

@@ -4,7 +4,9 @@ package scan
 
 import (
 	"context"
+	"errors"
 	"os"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -163,6 +165,44 @@ func TestRehydrateRefusesWhatHasEnded(t *testing.T) {
 	f.wantCode(err, errs.NotFound)
 }
 
+// failing is a writer that takes nothing.
+type failing struct{ err error }
+
+func (f failing) Write([]byte) (int, error) { return 0, f.err }
+
+func TestAPromotionWhosePatchFailsChangesNothing(t *testing.T) {
+	f := newFixture(t)
+	f.write("a", "one")
+	before, id := f.capture(), f.snapshot()
+	f.write("a", "changed")
+	after := f.capture()
+	full := errors.New("no room for it")
+	if _, err := f.w.Promote(context.Background(), id, failing{full}); !errors.Is(err, full) {
+		t.Fatalf("a patch that can't be written gives %v", err)
+	}
+	f.is(after)
+	if c, err := f.w.Get(id); err != nil || c.Status != checkpoint.Active {
+		t.Errorf("the checkpoint is %s, %v", c.Status, err)
+	}
+	f.rollback(id)
+	f.is(before)
+}
+
+func TestDiagnosticsAreASnapshot(t *testing.T) {
+	f := newFixtureAt(t, t.TempDir())
+	f.must(f.w.Close())
+	f.ignore = []string{"ignored/"}
+	f.open()
+	f.write("a", "one")
+	f.snapshot()
+	before, again := f.w.Diagnostics(), f.w.Diagnostics()
+	f.write("b", "two") // which a scan would find
+	again.Probes[0].Reason, again.Active[0].Message, again.Ignore.Patterns[0], again.Scan.Entries = "x", "x", "x", 99
+	if now := f.w.Diagnostics(); !reflect.DeepEqual(now, before) {
+		t.Errorf("they are %+v,\nand were %+v", now, before)
+	}
+}
+
 func TestADamagedRecordIsNamedAndHidesNoOther(t *testing.T) {
 	f := newFixture(t)
 	f.write("a", "one")
@@ -175,6 +215,11 @@ func TestADamagedRecordIsNamedAndHidesNoOther(t *testing.T) {
 	}
 	_, err := f.w.Rollback(context.Background(), broken, overlay.RollbackOptions{})
 	f.wantCode(err, errs.Integrity)
+	problems, err := f.w.Fsck(context.Background(), false)
+	f.must(err)
+	if len(problems) == 0 || problems[0].Where != broken || !strings.Contains(problems[0].What, "its record is damaged") {
+		t.Errorf("fsck finds %+v", problems)
+	}
 	f.must(f.w.Drop(context.Background(), broken))
 	_, err = f.w.GC(context.Background())
 	f.must(err)

@@ -108,6 +108,54 @@ func (w *Workspace) putBackMode(path string, mode uint32) error {
 	return d.chmod(baseOf(path), mode)
 }
 
+// openLive opens a regular file by its path. What this user, its owner, has shut on the way is lifted until it is open.
+func (w *Workspace) openLive(path string) (*os.File, error) {
+	d, err := w.top.again()
+	if err != nil {
+		return nil, err
+	}
+	f, err := w.openBelow(d, "", path)
+	if e := w.lifts.done(); err == nil && e != nil {
+		_ = f.Close()
+		return nil, e
+	}
+	return f, err
+}
+
+// openBelow opens the file that rest leads to from d, the directory at a path, which it closes.
+func (w *Workspace) openBelow(d dir, at, rest string) (f *os.File, err error) {
+	defer d.close()
+	name, rest, more := strings.Cut(rest, "/")
+	path := name
+	if at != "" {
+		path = at + "/" + name
+	}
+	open := func() (err error) {
+		if !more {
+			f, err = d.open(name)
+			return err
+		}
+		sub, err := d.sub(name)
+		if err != nil {
+			return err
+		}
+		f, err = w.openBelow(sub, path, rest)
+		return err
+	}
+	if err = open(); !isDenied(err) { // also of a name in it, where a directory can be read but not searched
+		return f, err
+	}
+	st, failed := d.stat(name)
+	if failed != nil || !w.mayLift(&st) || st.mode == lifted(st.mode) {
+		return nil, err
+	}
+	if err = w.withLifted(d, name, path, &st, open); err != nil && f != nil {
+		_ = f.Close()
+		f = nil
+	}
+	return f, err
+}
+
 // openDir opens a directory by its path, name by name.
 func (w *Workspace) openDir(path string) (dir, error) {
 	d, err := w.top.again()

@@ -81,10 +81,5 @@ func (w *Workspace) openEntry(m *manifest, i int32, live bool) (io.ReadCloser, e
 	case !live:
 		return nil, errs.New(errs.Integrity, "read", m.path(i), "there is no backup of it")
 	}
-	d, err := w.openDir(m.path(e.parent))
-	if err != nil {
-		return nil, err
-	}
-	defer d.close()
-	return d.open(e.name)
+	return w.openLive(m.path(i))
 }

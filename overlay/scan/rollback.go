@@ -23,11 +23,17 @@ type intent struct {
 // ROLLBACK for a checkpoint that is not active or where another program changes the tree meanwhile, INTEGRITY for a backup that
 // is missing or corrupt.
 func (w *Workspace) Rollback(ctx context.Context, id string, o overlay.RollbackOptions) (overlay.RollbackResult, error) {
-	leave, err := w.enter(ctx, "rollback")
+	leave, finished, err := w.enterFinishing(ctx, "rollback")
 	if err != nil {
 		return overlay.RollbackResult{}, err
 	}
 	defer leave()
+	if finished != nil && (id == "" || id == finished.Checkpoint) { // another one would take the first one's undo checkpoint away
+		if o.Commit != nil { // by itself: the state is the one that is wanted
+			err = errs.Ensure("rollback", finished.Checkpoint, w.store.Update(o.Commit))
+		}
+		return *finished, err
+	}
 	c, err := w.target("rollback", id)
 	if err != nil {
 		return overlay.RollbackResult{}, err
@@ -83,14 +89,20 @@ func (w *Workspace) rollback(ctx context.Context, c checkpoint.Checkpoint, o ove
 	if err := w.carryOut(p, want, in); err != nil {
 		return overlay.RollbackResult{}, errs.Ensure(why, c.ID, err)
 	}
-	res := overlay.RollbackResult{
-		Checkpoint: c.ID, Restored: p.counts.restored, Removed: p.counts.removed, Modified: p.counts.modified, Kept: p.kept(), Duration: time.Since(start),
-	}
-	if !o.Discard {
-		res.Undo = in.Undo
-	}
+	res := p.result(in, start)
 	w.send(why, c.ID, res)
 	return res, nil
+}
+
+// result tells what a rollback has done that began at start.
+func (p *plan) result(in intent, start time.Time) overlay.RollbackResult {
+	res := overlay.RollbackResult{
+		Checkpoint: in.Target, Restored: p.counts.restored, Removed: p.counts.removed, Modified: p.counts.modified, Kept: p.kept(), Duration: time.Since(start),
+	}
+	if !in.Drop {
+		res.Undo = in.Undo
+	}
+	return res
 }
 
 // prepare makes the undo checkpoint and the plan, and commits the intent. Until it returns without an error, nothing is touched. It gives the whole manifest, too.
@@ -261,31 +273,31 @@ func (w *Workspace) finish(in intent) error {
 	return nil
 }
 
-// settle finishes a rollback that was cut short. What somebody has changed since is not lost: it becomes a checkpoint of its
-// own first.
-func (w *Workspace) settle(ctx context.Context) error {
+// settle finishes a rollback that was cut short, and gives the result of that rest; nil where there is none. What somebody has changed since is not lost: it
+// becomes a checkpoint of its own first.
+func (w *Workspace) settle(ctx context.Context) (*overlay.RollbackResult, error) {
 	if w.pending == nil {
-		return nil
+		return nil, nil
 	}
 	in := *w.pending
 	w.log.Info("finishing a rollback that was cut short", "checkpoint", in.Target)
 	want, err := w.manifest(in.Target)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	before, err := w.manifest(in.Undo)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	start := time.Now()
 	now, saved, err := w.scan(ctx, scanFor{base: before, also: want, save: true, scope: before.scope, temps: true})
 	if err != nil {
-		return errs.Ensure("finish rollback", in.Target, err)
+		return nil, errs.Ensure("finish rollback", in.Target, err)
 	}
 	if path := alien(now, before, want); path != "" {
 		s := &shot{c: w.foundCheckpoint(in), m: now, saved: saved, cost: now.cost(start)}
 		if err := w.commit(s, func(*checkpoint.Tx) error { return nil }); err != nil {
-			return errs.Ensure("finish rollback", in.Target, err)
+			return nil, errs.Ensure("finish rollback", in.Target, err)
 		}
 		w.history.put(w.history.current(), s.c)
 		w.log.Warn("something was changed before the rollback could be finished", "path", path, "kept in", s.c.ID)
@@ -294,9 +306,14 @@ func (w *Workspace) settle(ctx context.Context) error {
 	}
 	p := newPlan(want, now, false)
 	if err := w.verify(ctx, p); err != nil {
-		return err
+		return nil, err
 	}
-	return errs.Ensure("finish rollback", in.Target, w.carryOut(p, want, in))
+	if err := w.carryOut(p, want, in); err != nil {
+		return nil, errs.Ensure("finish rollback", in.Target, err)
+	}
+	res := p.result(in, start)
+	w.send("rollback", in.Target, res)
+	return &res, nil
 }
 
 // foundCheckpoint is for what was changed between a rollback that was cut short and its end.

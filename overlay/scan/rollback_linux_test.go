@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hyperfs/hyperfs/checkpoint"
 	"github.com/hyperfs/hyperfs/internal/errs"
 	"github.com/hyperfs/hyperfs/internal/testfs"
 	"github.com/hyperfs/hyperfs/internal/treestate"
@@ -163,4 +164,66 @@ func TestACopiedWorkspaceHasItsCheckpointsToo(t *testing.T) {
 	f.rollback(id)
 	f.is(want)
 	f.sound()
+}
+
+// TestARollbackThatStoppedIsFinishedOnceAndUndone has the filesystem refuse one of the changes of a rollback. Whoever comes next finishes it, and the state
+// from before can still be had back.
+func TestARollbackThatStoppedIsFinishedOnceAndUndone(t *testing.T) {
+	for name, finish := range map[string]func(f *fixture, id string){
+		"rollback": func(f *fixture, id string) {
+			ended := false
+			r, err := f.w.Rollback(context.Background(), id, overlay.RollbackOptions{Commit: func(*checkpoint.Tx) error { ended = true; return nil }})
+			f.must(err)
+			if c, ok := f.w.history.undoPoint(); !ended || !ok || r.Undo != c.ID || r.Checkpoint != id {
+				f.Errorf("the rollback says %+v, its transaction was made: %v", r, ended)
+			}
+		},
+		"rollback to the newest": func(f *fixture, _ string) { f.rollback("") },
+		"snapshot":               func(f *fixture, _ string) { f.snapshot() },
+		"a new start":            func(f *fixture, _ string) { f.reopen() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixtureAt(t, testfs.Ext4(t, 64<<20))
+			f.write("a", "one")
+			f.write("gone", "two")
+			before, id := f.capture(), f.snapshot()
+			f.write("a", "changed")
+			f.must(os.Remove(f.path("gone")))
+			f.write("refused", "new")
+			f.write("zero/new", "new")
+			after := f.capture()
+			f.immutable("refused", true)
+			for range 2 { // the second time it is tried to be finished
+				if _, err := f.w.Rollback(context.Background(), id, overlay.RollbackOptions{}); err == nil {
+					t.Fatal("an immutable file was removed")
+				}
+			}
+			f.immutable("refused", false)
+			finish(f, id)
+			f.is(before)
+			_, err := f.w.Undo(context.Background())
+			f.must(err)
+			f.is(after)
+			f.sound()
+		})
+	}
+}
+
+// immutable has the filesystem refuse all changes of a file, or not any more.
+func (f *fixture) immutable(name string, on bool) {
+	f.Helper()
+	file, err := os.Open(f.path(name))
+	if os.IsNotExist(err) && !on {
+		return
+	}
+	f.must(err)
+	defer file.Close()
+	flags, err := unix.IoctlGetInt(int(file.Fd()), unix.FS_IOC_GETFLAGS)
+	f.must(err)
+	const immutableFlag = 0x10 // FS_IMMUTABLE_FL of linux/fs.h
+	if flags &^= immutableFlag; on {
+		flags |= immutableFlag
+		f.Cleanup(func() { f.immutable(name, false) })
+	}
+	f.must(unix.IoctlSetPointerInt(int(file.Fd()), unix.FS_IOC_SETFLAGS, flags))
 }

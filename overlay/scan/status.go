@@ -3,6 +3,7 @@ package scan
 import (
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/hyperfs/hyperfs/checkpoint"
 	"github.com/hyperfs/hyperfs/internal/errs"
@@ -13,8 +14,13 @@ import (
 func (w *Workspace) Status() overlay.Status {
 	s := overlay.Status{
 		Workspace: w.root, Store: w.storeAt, Session: w.session, Tier: string(w.backups.Kind()),
-		Backend: checkpoint.BackendScan, Scan: w.lastScan.Load(), Checkpoints: len(w.history.list(isActive)),
+		Backend: checkpoint.BackendScan, Checkpoints: len(w.history.list(isActive)),
 		Ignore: w.ignoreStatus(),
+	}
+	if last := w.lastScan.Load(); last != nil {
+		cost := *last
+		cost.Unprotected = slices.Clone(cost.Unprotected)
+		s.Scan = &cost
 	}
 	if u, ok := w.history.undoPoint(); ok {
 		s.Undo = u.ID
@@ -27,7 +33,7 @@ func (w *Workspace) Status() overlay.Status {
 
 // Diagnostics gives everything that the workspace knows about itself. It looks at no more than the store's own directories.
 func (w *Workspace) Diagnostics() overlay.Diagnostics {
-	d := overlay.Diagnostics{Status: w.Status(), Probes: w.backups.probes, Active: w.history.list(isActive)}
+	d := overlay.Diagnostics{Status: w.Status(), Probes: slices.Clone(w.backups.probes), Active: w.history.list(isActive)}
 	if w.volume != nil {
 		v := *w.volume
 		d.WindowsVolume = &v

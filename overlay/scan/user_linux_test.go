@@ -1,10 +1,13 @@
 package scan
 
 import (
+	"bytes"
+	"context"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -56,6 +59,36 @@ func copyProgram(t *testing.T, to string) {
 	}
 	if err := out.Close(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+func TestAPatchHasWhatItsOwnerHasShut(t *testing.T) {
+	if !asOrdinaryUser(t) {
+		return
+	}
+	f := newFixture(t)
+	for _, name := range []string{"shut/in/a", "unreadable", "unsearchable/b"} {
+		f.write(name, "old\n")
+	}
+	id := f.snapshot()
+	for _, name := range []string{"shut/in/a", "unreadable", "unsearchable/b"} {
+		f.write(name, "new "+name+"\n")
+	}
+	for _, name := range []string{"unreadable", "shut/in/a", "shut/in", "shut"} {
+		f.must(os.Chmod(f.path(name), 0o000))
+	}
+	f.must(os.Chmod(f.path("unsearchable"), 0o600))
+	want := f.capture()
+	var out bytes.Buffer
+	f.must(f.w.Patch(context.Background(), id, "", &out))
+	for _, name := range []string{"shut/in/a", "unreadable", "unsearchable/b"} {
+		if !strings.Contains(out.String(), "\n+new "+name+"\n") {
+			t.Errorf("the patch does not have %s:\n%s", name, out.String())
+		}
+	}
+	f.is(want)
+	if _, err := os.Stat(f.w.lifts.path); !os.IsNotExist(err) {
+		t.Errorf("what was lifted is still written down: %v", err)
 	}
 }
 

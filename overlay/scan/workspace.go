@@ -127,7 +127,7 @@ func (w *Workspace) open(opened *closers) error {
 	if err := w.putBackLifted(); err != nil {
 		return errs.Ensure("open workspace", w.root, err)
 	}
-	if err := w.settle(context.Background()); err != nil {
+	if _, err := w.settle(context.Background()); err != nil {
 		w.log.Error("a rollback that was cut short can't be finished yet", "err", err) // whoever needs it finished is told
 	}
 	if w.pending != nil {
@@ -318,24 +318,30 @@ func (w *Workspace) Close() error {
 // enter begins work that nobody else does meanwhile, and finishes a rollback that was cut short; leave ends it. DISPOSED
 // says that the workspace is closed.
 func (w *Workspace) enter(ctx context.Context, op string) (leave func(), err error) {
+	leave, _, err = w.enterFinishing(ctx, op)
+	return leave, err
+}
+
+// enterFinishing is enter. It gives the rollback that it had to finish, nil if there was none.
+func (w *Workspace) enterFinishing(ctx context.Context, op string) (leave func(), finished *overlay.RollbackResult, err error) {
 	if err := ctx.Err(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	w.admin.Lock()
 	if err := w.check(op); err != nil {
 		w.admin.Unlock()
-		return nil, err
+		return nil, nil, err
 	}
 	done := w.store.Urgent()
 	leave = func() {
 		done()
 		w.admin.Unlock()
 	}
-	if err := w.settle(ctx); err != nil {
+	if finished, err = w.settle(ctx); err != nil {
 		leave()
-		return nil, err
+		return nil, nil, err
 	}
-	return leave, nil
+	return leave, finished, nil
 }
 
 // check reports whether the workspace can still be used. The caller holds w.admin.

@@ -147,6 +147,16 @@ func (e *Engine) claim(a *entry) error {
 	return nil
 }
 
+// Free reports whether no attempt is under way in a branch. Else it is ATTEMPT_IN_PROGRESS with its ID: what it has changed so far may be taken back still.
+func (e *Engine) Free(branch string) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if a := e.under[branch]; a != nil && !e.lapsed(a) {
+		return inProgress(a)
+	}
+	return nil
+}
+
 func inProgress(other *entry) error {
 	return errs.New(errs.AttemptInProgress, op, other.ID, "it is under way in %s", other.WorksIn).
 		WithHint("it must end first; hyperfs attempt --abandon " + other.ID + " gives it up, and leaves the files as they are")

@@ -109,14 +109,7 @@ func (e *Engine) claim(ctx context.Context, o *BeginOptions, own owner.Process) 
 			e.mu.Unlock()
 			return t, parent, settled, nil
 		}
-		gone := other.gone()
-		id, where := other.ID, other.WorksIn
-		e.mu.Unlock()
-		if !gone {
-			return nil, nil, settled, errs.New(errs.AttemptInProgress, op, id, "it is under way in %s", where).
-				WithHint("it must end first; hyperfs turns abort --force " + id + " ends it, and puts the files back")
-		}
-		r, err := e.interrupt(context.WithoutCancel(ctx), other)
+		r, err := e.pass(ctx, other)
 		if err != nil {
 			return nil, nil, settled, err
 		}
@@ -124,6 +117,47 @@ func (e *Engine) claim(ctx context.Context, o *BeginOptions, own owner.Process) 
 			settled = append(settled, *r)
 		}
 	}
+}
+
+// pass ends a turn that is in the way, if its owner is gone, and gives it where that was not done meanwhile; else it is ATTEMPT_IN_PROGRESS. The caller holds e.mu, which
+// is let go.
+func (e *Engine) pass(ctx context.Context, other *entry) (*Turn, error) {
+	gone := other.gone()
+	id, where := other.ID, other.WorksIn
+	e.mu.Unlock()
+	if !gone {
+		return nil, errs.New(errs.AttemptInProgress, op, id, "it is under way in %s", where).
+			WithHint("it must end first; hyperfs turns abort --force " + id + " ends it, and puts the files back")
+	}
+	return e.interrupt(context.WithoutCancel(ctx), other)
+}
+
+// Free reports whether no turn is under way in a branch. One whose owner is gone is ended for that, and its files are back; any other is ATTEMPT_IN_PROGRESS with its ID: what
+// it has changed so far may be taken back still.
+func (e *Engine) Free(ctx context.Context, branch string) error {
+	for {
+		e.mu.Lock()
+		t := e.busy[branch]
+		if t == nil {
+			e.mu.Unlock()
+			return nil
+		}
+		if _, err := e.pass(ctx, t); err != nil {
+			return err
+		}
+	}
+}
+
+// Needs gives the turn under way whose files would go back to a checkpoint, "" if there is none.
+func (e *Engine) Needs(checkpoint string) string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, t := range e.busy {
+		if t.Base == checkpoint {
+			return t.ID
+		}
+	}
+	return ""
 }
 
 // plan makes an entry: which conversation, after which turn, and where. The caller holds e.mu.

@@ -227,7 +227,7 @@ func (e *Engine) DeleteConversation(ctx context.Context, name string) (Freed, er
 	case err != nil:
 		return Freed{}, err
 	case len(turns) == 0:
-		return Freed{}, errs.New(errs.NotFound, op, name, "there is no such conversation").WithHint("hyperfs turns conversations")
+		return Freed{}, errs.New(errs.NotFound, op, name, "there is no such conversation").WithHint("`hyperfs turns conversations` shows them")
 	}
 	return e.forget(ctx, turns)
 }

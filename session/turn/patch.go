@@ -2,6 +2,7 @@ package turn
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"strings"
 
@@ -42,7 +43,7 @@ func applyPatch(doc, patch json.RawMessage) (json.RawMessage, error) {
 	o.EscapeHTML, o.SupportNegativeIndices, o.AccumulatedCopySizeLimit = false, false, maxCopied
 	whole, err := ops.ApplyWithOptions(append(append([]byte(wrapper), doc...), '}'), o)
 	if err != nil {
-		return nil, wrong("custom_patch", "%w", err)
+		return nil, wrong("custom_patch", "%s", notApplied(ops, err))
 	}
 	after, ok := bytes.CutPrefix(whole, []byte(wrapper))
 	if !ok { // it was removed
@@ -68,6 +69,23 @@ func lower(op jsonpatch.Operation, name string) error {
 	text, err := json.Marshal(p)
 	*raw = text
 	return err
+}
+
+// notApplied gives the text of the library's error, with the pointer that it names as the patch has it.
+func notApplied(ops jsonpatch.Patch, err error) string {
+	text, named := err.Error(), ""
+	for _, op := range ops {
+		for _, name := range []string{"path", "from"} {
+			var p string
+			if raw := op[name]; raw != nil && json.Unmarshal(*raw, &p) == nil && len(p) > len(named) && strings.Contains(text, p) {
+				named = p
+			}
+		}
+	}
+	if named == "" {
+		return text
+	}
+	return strings.Replace(text, named, cmp.Or(strings.TrimPrefix(named, "/d"), `""`), 1)
 }
 
 // replaced gives the patch that replaces a whole document.

@@ -55,6 +55,10 @@ func TestWrongPatchesAreRefused(t *testing.T) {
 			t.Errorf("%s gives %s, %v", patch, got, err)
 		}
 	}
+	_, err := applyPatch(json.RawMessage(`{"d":{}}`), json.RawMessage(`[{"op":"add","path":"/d","value":{}},{"op":"replace","path":"/d/x","value":1}]`))
+	if err == nil || !strings.Contains(err.Error(), "missing key: /d/x:") {
+		t.Errorf("the pointer is not named as it was given: %v", err)
+	}
 	bomb := `[{"op":"copy","from":"","path":"/-"}` + strings.Repeat(`,{"op":"copy","from":"","path":"/-"}`, 40) + `]`
 	if got, err := applyPatch(json.RawMessage(`["`+strings.Repeat("x", 1000)+`"]`), json.RawMessage(bomb)); errs.CodeOf(err) != errs.Usage {
 		t.Errorf("a document became %d bytes long, %v", len(got), err)
