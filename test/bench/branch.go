@@ -21,16 +21,6 @@ func (b *bench) branches(l lower) error {
 	return nil
 }
 
-// wants reports whether one of the lines is to be measured.
-func (b *bench) wants(lines ...string) bool {
-	for _, line := range lines {
-		if b.o.only.MatchString(line) {
-			return true
-		}
-	}
-	return false
-}
-
 // forker is a way to make a second working tree of a tree, and to get rid of it.
 type forker interface {
 	keeper
@@ -56,7 +46,7 @@ func (b *bench) forks(l lower) error {
 }
 
 func (b *bench) forkers() []forker {
-	all := []forker{&snapshots{hyperfs: hyperfs{program: b.o.hyperfs}}}
+	all := []forker{b.snapshots()}
 	if !b.o.peers {
 		return all
 	}
@@ -71,42 +61,24 @@ func (b *bench) forkers() []forker {
 }
 
 func (b *bench) forksOf(l lower, k forker, files int, fork, drop string) error {
-	dir := filepath.Join(l.dir, "branches")
-	progress("%s: preparing %s for %s", l.name, fork, k.name())
 	defer done(l, fork+" with "+k.name(), time.Now())
-	defer removeTree(dir)
-	root, err := k.start(b.ctx, dir)
-	if err == nil {
-		err = makeTree(root, files, 300)
-	}
-	if err == nil {
-		err = ready(b.ctx, k)
-	}
-	defer func() {
-		if err := k.stop(); err != nil {
-			fmt.Fprintln(os.Stderr, "bench:", err)
+	return b.unlessFailed(l, fork, k, b.withTree(l, k, files, func(string) error {
+		rounds := b.o.repeat
+		s, ours := k.(*snapshots)
+		if ours {
+			rounds = max(rounds, b.scale(500))
+			if err := s.save(b.ctx); err != nil { // what is forked; git has its commit, and the others need none
+				return err
+			}
 		}
-	}()
-	if s, ok := k.(*snapshots); ok && err == nil {
-		err = s.save(b.ctx) // what is forked; git has its commit, and the others need none
-	}
-	if err != nil {
-		b.report.add(l, fork, k.name(), 0, err)
-		return b.ctx.Err()
-	}
-	rounds := b.o.repeat
-	if _, ok := k.(*snapshots); ok {
-		rounds = max(rounds, b.scale(500))
-	}
-	name := func(n int) string { return fmt.Sprintf("branch-%d", n) }
-	if !b.timed(l, fork, k, rounds, func(n int) error { return k.fork(b.ctx, name(n)) }) ||
-		!b.timed(l, drop, k, rounds, func(n int) error { return k.dropFork(b.ctx, name(n)) }) {
-		return b.ctx.Err()
-	}
-	if s, ok := k.(*snapshots); ok {
-		b.branchCheckpoints(l, s, files)
-	}
-	return b.ctx.Err()
+		name := func(n int) string { return fmt.Sprintf("branch-%d", n) }
+		ok := b.timed(l, fork, k, rounds, func(n int) error { return k.fork(b.ctx, name(n)) }) &&
+			b.timed(l, drop, k, rounds, func(n int) error { return k.dropFork(b.ctx, name(n)) })
+		if ours && ok {
+			b.branchCheckpoints(l, s, files)
+		}
+		return nil
+	}))
 }
 
 // timed does something a number of times, and reports whether it could.

@@ -20,7 +20,7 @@ func (b *bench) smallFileGroup() group {
 		workloads: []workload{
 			{name: fmt.Sprintf("open, close %d files", files), warm: true,
 				run: func(_ context.Context, dir string) error { return openAll(dir, files) }},
-			{name: fmt.Sprintf("create, write, close %d files", files), before: removeDir("new"),
+			{name: fmt.Sprintf("create, write, close %d files", files), each: files, before: removeDir("new"),
 				run: func(_ context.Context, dir string) error { return makeTree(filepath.Join(dir, "new"), files, 1000) }},
 			{name: fmt.Sprintf("rewrite %d old files", files),
 				run: func(_ context.Context, dir string) error { return makeTree(dir, files, 1000) }},
@@ -57,8 +57,9 @@ func (b *bench) largeFileGroup() group {
 	label := func(s string) string { return fmt.Sprintf("%s, %d MiB", s, b.o.sizeMiB) }
 	count := func(s string) string { return fmt.Sprintf("%d random 4 KiB %s", random, s) }
 	return group{
-		name:    "large",
-		prepare: func(_ context.Context, dir string) error { return writeFile(filepath.Join(dir, "old"), size) },
+		name:     "large",
+		daemonIO: true,
+		prepare:  func(_ context.Context, dir string) error { return writeFile(filepath.Join(dir, "old"), size) },
 		workloads: []workload{
 			{name: label("write a new file"), before: removeDir("new"), run: write},
 			{name: label("read a file"), warm: true, run: on("new", readFile)},
