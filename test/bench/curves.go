@@ -152,7 +152,7 @@ func (c *curve) table() [][]string {
 	for _, x := range xs {
 		head = append(head, thousands(x))
 	}
-	rows := [][]string{append(head, "grows by n to the", "at most")}
+	rows := [][]string{append(head, "exponent", "steepest")}
 	for _, s := range c.Series {
 		row := []string{s.Name}
 		for _, x := range xs {

@@ -36,8 +36,12 @@ func (b *bench) firstWrites(l lower) error {
 	return nil
 }
 
+func firstWriteLine(size int) string {
+	return fmt.Sprintf("first write/4 KiB into a file of %d KiB", size>>10)
+}
+
 func (b *bench) firstWritesOf(l lower, size int) error {
-	name := fmt.Sprintf("first write/4 KiB into a file of %d KiB", size>>10)
+	name := firstWriteLine(size)
 	if !b.wants(name) {
 		return nil
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/xml"
 	"fmt"
 	"math"
+	"strings"
 )
 
 // The size of a chart, and of what is around its plot.
@@ -35,16 +36,38 @@ func (c *curve) svg() []byte {
 	p.grid(&b, c.xs())
 	text(&b, (svgLeft+p.right())/2, svgHeight-10, "middle", c.X, svgText, "")
 	p.linear(&b, c)
+	styles := c.styles()
 	for i, s := range c.Series {
-		p.line(&b, s, svgColors[i%len(svgColors)])
-		legend(&b, i, s.Name, svgColors[i%len(svgColors)], "")
+		p.line(&b, s, styles[i])
+		legend(&b, i, s.Name, styles[i])
 	}
-	legend(&b, len(c.Series), "linear", svgText, svgDotted)
+	legend(&b, len(c.Series), "linear", style{svgText, svgDotted})
 	b.WriteString("</svg>\n")
 	return b.Bytes()
 }
 
-const svgDotted = `stroke-dasharray="2 4"`
+const svgDotted, svgDashed = `stroke-dasharray="2 4"`, `stroke-dasharray="7 4"`
+
+// style is how a line is drawn.
+type style struct{ color, dashes string }
+
+// styles gives each series a colour, but the same one to what is compared with each other: their names differ in what follows a comma. The plain filesystem's are dashed.
+func (c *curve) styles() []style {
+	colors := map[string]string{}
+	var all []style
+	for _, s := range c.Series {
+		what, where, _ := strings.Cut(s.Name, ", ")
+		if _, ok := colors[what]; !ok {
+			colors[what] = svgColors[len(colors)%len(svgColors)]
+		}
+		st := style{color: colors[what]}
+		if where == "plain" {
+			st.dashes = svgDashed
+		}
+		all = append(all, st)
+	}
+	return all
+}
 
 // plot chooses the ranges: all of X, and of the times whole decades.
 func (c *curve) plot() plot {
@@ -121,22 +144,22 @@ func (p plot) linear(b *bytes.Buffer, c *curve) {
 }
 
 // line draws a series with a mark for each point, which tells its figure.
-func (p plot) line(b *bytes.Buffer, s *series, color string) {
-	fmt.Fprint(b, `<path fill="none" stroke-width="2" stroke="`, color, `" d="`)
+func (p plot) line(b *bytes.Buffer, s *series, st style) {
+	fmt.Fprintf(b, `<path fill="none" stroke-width="2" stroke="%s" %s d="`, st.color, st.dashes)
 	for i, at := range s.Points {
 		fmt.Fprintf(b, "%c%.1f %.1f", "ML"[min(i, 1)], p.x(float64(at.X)), p.y(at.Median))
 	}
 	fmt.Fprintln(b, `"/>`)
 	for _, at := range s.Points {
 		fmt.Fprintf(b, `<circle cx="%.1f" cy="%.1f" r="3.5" fill="%s"><title>%s</title></circle>`+"\n",
-			p.x(float64(at.X)), p.y(at.Median), color, escaped(fmt.Sprintf("%s, %s: %s", s.Name, thousands(at.X), duration(at.Median))))
+			p.x(float64(at.X)), p.y(at.Median), st.color, escaped(fmt.Sprintf("%s, %s: %s", s.Name, thousands(at.X), duration(at.Median))))
 	}
 }
 
 // legend names the i-th line at the right.
-func legend(b *bytes.Buffer, i int, name, color, stroke string) {
+func legend(b *bytes.Buffer, i int, name string, st style) {
 	x, y := svgWidth-svgRight+18, svgTop+12+float64(i)*20
-	fmt.Fprintf(b, `<path d="M%g %gh22" stroke="%s" stroke-width="2" %s/>`+"\n", x, y, color, stroke)
+	fmt.Fprintf(b, `<path d="M%g %gh22" stroke="%s" stroke-width="2" %s/>`+"\n", x, y, st.color, st.dashes)
 	text(b, x+30, y+4, "start", name, svgText, "")
 }
 

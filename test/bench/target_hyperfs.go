@@ -74,8 +74,11 @@ func cleanUp(t target) {
 	if err := as(t, t.unmount); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 	}
-	if !mounted(t.root()) {
-		removeTree(t.base())
+	if mounted(t.root()) {
+		return
 	}
-	os.Remove(filepath.Dir(t.base()))
+	removeTree(t.base())
+	if t.base() != t.root() { // the target has a directory for both
+		removeTree(filepath.Dir(t.base()))
+	}
 }
