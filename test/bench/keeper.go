@@ -96,7 +96,8 @@ func (b *bench) snapshots(flags ...string) *snapshots {
 // snapshots is hyperfs, through its Go client on an open connection.
 type snapshots struct {
 	hyperfs
-	id string
+	branch string // that they are of; "" means main
+	id     string // of the last one
 }
 
 func (s *snapshots) start(ctx context.Context, dir string) (string, error) {
@@ -111,19 +112,19 @@ func (s *snapshots) start(ctx context.Context, dir string) (string, error) {
 func (s *snapshots) prepare(ctx context.Context) error { return s.mount(ctx) }
 
 func (s *snapshots) save(ctx context.Context) error {
-	c, err := s.client.Snapshot(ctx, hyper.SnapshotOptions{})
+	c, err := s.client.Snapshot(ctx, hyper.SnapshotOptions{Branch: s.branch})
 	s.id = c.ID
 	return err
 }
 
 func (s *snapshots) restore(ctx context.Context) error {
-	_, err := s.client.Rollback(ctx, s.id, hyper.RollbackOptions{})
+	_, err := s.client.Rollback(ctx, s.id, hyper.RollbackOptions{Branch: s.branch})
 	return err
 }
 
 // forget drops all checkpoints, also the one that the rollback left.
 func (s *snapshots) forget(ctx context.Context) error {
-	all, err := s.client.List(ctx, hyper.ListOptions{})
+	all, err := s.client.List(ctx, hyper.ListOptions{Branch: s.branch})
 	for _, c := range all {
 		if err == nil {
 			err = s.client.Drop(ctx, c.ID)

@@ -33,7 +33,7 @@ func (b *bench) latency(l lower, k keeper, files int) error {
 			if dirty*2 > files {
 				break
 			}
-			if slow := b.roundTrips(l, k, root, size, files, dirty); slow {
+			if slow := b.roundTrips(l, k, root, saved, "go back, "+size, files, dirty); slow {
 				b.report.leftOut(l, "go back, "+size+", more changes, with "+k.name(), "it takes too long")
 				break
 			}
@@ -55,10 +55,9 @@ func (b *bench) tooLong() time.Duration {
 
 // roundTrips saves, changes as many old files as it creates new ones, and goes back. It reports whether that takes too
 // long.
-func (b *bench) roundTrips(l lower, k keeper, root, size string, files, dirty int) (slow bool) {
+func (b *bench) roundTrips(l lower, k keeper, root, saved, restored string, files, dirty int) (slow bool) {
 	rounds := b.rounds(k, dirty)
-	saved := "checkpoint, " + size
-	restored := fmt.Sprintf("go back, %s, %d modified and %d created", size, dirty, dirty)
+	restored = fmt.Sprintf("%s, %d modified and %d created", restored, dirty, dirty)
 	for n := range rounds {
 		progress("%s: %s with %s, %d of %d", l.name, restored, k.name(), n+1, rounds)
 		start := time.Now()
@@ -128,10 +127,7 @@ func isRestored(root string) error {
 
 // snapshotLines measures the snapshot alone: with a change since the last one, and while files are being created.
 func (b *bench) snapshotLines(l lower, s *snapshots, root, size string) {
-	change := func(n int) error {
-		return os.WriteFile(filepath.Join(root, treePath(n)), []byte("changed since the last one"), 0o644)
-	}
-	b.snapshotsOf(l, s, "checkpoint, "+size+", one file changed since the last", change)
+	b.snapshotsOf(l, s, "checkpoint, "+size+", one file changed since the last", changeOne(root))
 	var stop atomic.Bool
 	done := make(chan struct{})
 	go func() {
@@ -143,6 +139,13 @@ func (b *bench) snapshotLines(l lower, s *snapshots, root, size string) {
 	b.snapshotsOf(l, s, "checkpoint, "+size+", while files are being written", func(int) error { return nil })
 	stop.Store(true)
 	<-done
+}
+
+// changeOne gives what changes another file each time.
+func changeOne(root string) func(n int) error {
+	return func(n int) error {
+		return os.WriteFile(filepath.Join(root, treePath(n)), []byte("changed since the last one"), 0o644)
+	}
 }
 
 // snapshotsOf measures a number of snapshots, and drops them.
