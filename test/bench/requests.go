@@ -135,8 +135,8 @@ func printRequests(rows []requestRow) {
 	}
 	table := [][]string{{"workload", "by kind", "requests", "waited for", "daemon's CPU", "CPU each", "allocations each"}}
 	for _, r := range rows {
-		cpu, allocs := "–", "–" // without requests, what the daemon does is none of the workload's
-		if r.Requests > 0 {
+		cpu, allocs := "–", "–" // of a few requests they would be what the daemon does anyway
+		if r.Requests >= 100 {
 			cpu = fmt.Sprintf("%.1f µs", r.CPU.Seconds()*1e6/float64(r.Requests))
 			allocs = fmt.Sprintf("%.1f", float64(r.Allocs)/float64(r.Requests))
 		}

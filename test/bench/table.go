@@ -27,7 +27,7 @@ func (r *report) tables() [][][]string {
 
 // print writes all tables, those of the goals last.
 func (r *report) print(w io.Writer) {
-	fmt.Fprintln(w, r.describe())
+	fmt.Fprintf(w, "%s; medians of %d\n", r.describe(), r.Repeat)
 	for _, rows := range append(r.tables(), r.goalTables()...) {
 		printTable(w, rows)
 	}
@@ -38,9 +38,9 @@ func (r *report) print(w io.Writer) {
 
 // describe says in a paragraph where and when the figures were measured.
 func (r *report) describe() string {
-	s := fmt.Sprintf("%s, %s; medians of %d; load average %s before and %s after", r.Time.Format("2006-01-02"), r.Machine, r.Repeat, r.LoadBefore, r.LoadAfter)
+	s := fmt.Sprintf("%s, %s; load average %s before and %s after", r.Time.Format("2006-01-02"), r.Machine, r.LoadBefore, r.LoadAfter)
 	if r.Quick {
-		s += ". A quick run: a tenth of the size, nothing to rely on"
+		s += "; a quick run, a tenth of the size, nothing to rely on"
 	}
 	return s
 }
@@ -56,7 +56,7 @@ func (m machine) String() string {
 // markdown gives the figures for the docs.
 func (r *report) markdown() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s. By `make bench%s`.\n", r.describe(), benchFlags(os.Args[1:]))
+	fmt.Fprintf(&b, "%s; medians of %d. By `make bench%s`.\n", r.describe(), r.Repeat, benchFlags(os.Args[1:]))
 	for _, rows := range append(r.goalTables(), r.tables()...) {
 		printMarkdown(&b, rows)
 	}
