@@ -42,6 +42,7 @@ var goals = []goal{
 	goalOf(`large/read a file, .*`, "hyperfs", rate, 0.95),
 	goalOf(`large/.* random 4 KiB reads`, "hyperfs", rate, 0.95),
 	goalOf(`large/.* random 4 KiB writes, new file`, "hyperfs", rate, 0.95),
+	goalOf(`large/.* random 4 KiB writes, by its creator`, "hyperfs", rate, 0.95),
 	goalOf(`large/write a new file, .*`, noPassthrough, rate, 0.5),
 	goalOf(`large/write a new file, .*`, ordinaryUser, rate, 0.5),
 	goalOf(`large/read a file, .*`, noPassthrough, rate, 0.5),
