@@ -18,6 +18,7 @@ type machine struct {
 	CPUs   int         `json:"cpus"`
 	Memory uint64      `json:"memory_bytes"`
 	Kernel string      `json:"kernel"`
+	Uring  bool        `json:"fuse_over_io_uring"` // the kernel has it switched on, so that mounts use it
 	UID    int         `json:"uid"`
 	Lowers []lowerKind `json:"lowers"`
 	Tools  []tool      `json:"tools"`
@@ -39,6 +40,8 @@ func newMachine(o options) machine {
 	if unix.Uname(&u) == nil {
 		m.Kernel = unix.ByteSliceToString(u.Release[:])
 	}
+	uring, _ := os.ReadFile("/sys/module/fuse/parameters/enable_uring")
+	m.Uring = strings.HasPrefix(string(uring), "Y")
 	var info unix.Sysinfo_t
 	if unix.Sysinfo(&info) == nil {
 		m.Memory = info.Totalram * uint64(info.Unit)

@@ -50,7 +50,12 @@ func (m machine) String() string {
 	for _, t := range m.Tools {
 		tools = append(tools, t.Name+" "+t.Version)
 	}
-	return fmt.Sprintf("%d × %s, %d GiB, Linux %s, uid %d; %s", m.CPUs, m.CPU, (m.Memory+1<<29)>>30, m.Kernel, m.UID, strings.Join(tools, ", "))
+	uring := "without"
+	if m.Uring {
+		uring = "with"
+	}
+	return fmt.Sprintf("%d × %s, %d GiB, Linux %s %s FUSE over io_uring, uid %d; %s",
+		m.CPUs, m.CPU, (m.Memory+1<<29)>>30, m.Kernel, uring, m.UID, strings.Join(tools, ", "))
 }
 
 // markdown gives the figures for the docs.
