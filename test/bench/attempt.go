@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/hyperfs/hyperfs/session"
@@ -21,55 +19,36 @@ func (b *bench) attempts(l lower) error {
 			continue
 		}
 		if err := b.attemptsOf(l, files, success, failure); err != nil {
-			b.report.add(l, success, "hyperfs", 0, err)
-		}
-		if b.ctx.Err() != nil {
-			return b.ctx.Err()
+			return err
 		}
 	}
 	return nil
 }
 
 func (b *bench) attemptsOf(l lower, files int, success, failure string) error {
-	dir := filepath.Join(l.dir, "attempts")
-	progress("%s: preparing %s", l.name, success)
 	defer done(l, success, time.Now())
-	defer removeTree(dir)
-	s := &snapshots{hyperfs: hyperfs{program: b.o.hyperfs}}
-	root, err := s.start(b.ctx, dir)
-	if err == nil {
-		err = makeTree(root, files, 300)
-	}
-	if err == nil {
-		err = s.prepare(b.ctx)
-	}
-	defer func() {
-		if err := s.stop(); err != nil {
-			fmt.Fprintln(os.Stderr, "bench:", err)
+	s := b.snapshots()
+	return b.unlessFailed(l, success, s, b.withTree(l, s, files, func(root string) error {
+		w, err := session.Open(b.ctx, session.Config{Workspace: root, Start: session.StartNothing})
+		if err != nil {
+			return err
 		}
-	}()
-	if err != nil {
-		return err
-	}
-	w, err := session.Open(b.ctx, session.Config{Workspace: root, Start: session.StartNothing})
-	if err != nil {
-		return err
-	}
-	defer w.Close()
-	nothing := func(int) error { return nil }
-	b.timed(l, success, s, b.scale(300), func(n int) error { return attempted(b.ctx, w, n, nothing) })
-	if err := s.forget(b.ctx); err != nil {
-		return err
-	}
-	failed := errors.New("it fails")
-	b.timed(l, failure, s, b.scale(300), func(n int) error {
-		err := attempted(b.ctx, w, n, func(n int) error { return errors.Join(changeFiles(root, files, 1, n), failed) })
-		if errors.Is(err, failed) {
-			err = isRestored(root)
+		defer w.Close()
+		nothing := func(int) error { return nil }
+		b.timed(l, success, s, b.scale(300), func(n int) error { return attempted(b.ctx, w, n, nothing) })
+		if err := s.forget(b.ctx); err != nil {
+			return err
 		}
-		return err
-	})
-	return s.forget(b.ctx)
+		failed := errors.New("it fails")
+		b.timed(l, failure, s, b.scale(300), func(n int) error {
+			err := attempted(b.ctx, w, n, func(n int) error { return errors.Join(changeFiles(root, files, 1, n), failed) })
+			if errors.Is(err, failed) {
+				err = isRestored(root)
+			}
+			return err
+		})
+		return s.forget(b.ctx)
+	}))
 }
 
 // attempted makes an attempt.

@@ -21,16 +21,6 @@ func (b *bench) branches(l lower) error {
 	return nil
 }
 
-// wants reports whether one of the lines is to be measured.
-func (b *bench) wants(lines ...string) bool {
-	for _, line := range lines {
-		if b.o.only.MatchString(line) {
-			return true
-		}
-	}
-	return false
-}
-
 // forker is a way to make a second working tree of a tree, and to get rid of it.
 type forker interface {
 	keeper
@@ -43,7 +33,7 @@ func (b *bench) forks(l lower) error {
 	for _, files := range []int{1_000, 50_000} {
 		files = b.scale(files)
 		fork, drop := fmt.Sprintf("branch/fork, %d files", files), fmt.Sprintf("branch/drop, %d files", files)
-		if !b.wants(fork, drop, b.branchLines(files)[0]) {
+		if !b.wants(fork, drop, branchLine+fmt.Sprintf("%d files", files)) {
 			continue
 		}
 		for _, k := range b.forkers() {
@@ -56,7 +46,7 @@ func (b *bench) forks(l lower) error {
 }
 
 func (b *bench) forkers() []forker {
-	all := []forker{&snapshots{hyperfs: hyperfs{program: b.o.hyperfs}}}
+	all := []forker{b.snapshots()}
 	if !b.o.peers {
 		return all
 	}
@@ -71,42 +61,24 @@ func (b *bench) forkers() []forker {
 }
 
 func (b *bench) forksOf(l lower, k forker, files int, fork, drop string) error {
-	dir := filepath.Join(l.dir, "branches")
-	progress("%s: preparing %s for %s", l.name, fork, k.name())
 	defer done(l, fork+" with "+k.name(), time.Now())
-	defer removeTree(dir)
-	root, err := k.start(b.ctx, dir)
-	if err == nil {
-		err = makeTree(root, files, 300)
-	}
-	if err == nil {
-		err = ready(b.ctx, k)
-	}
-	defer func() {
-		if err := k.stop(); err != nil {
-			fmt.Fprintln(os.Stderr, "bench:", err)
+	return b.unlessFailed(l, fork, k, b.withTree(l, k, files, func(string) error {
+		rounds := b.o.repeat
+		s, ours := k.(*snapshots)
+		if ours {
+			rounds = max(rounds, b.scale(500))
+			if err := s.save(b.ctx); err != nil { // what is forked; git has its commit, and the others need none
+				return err
+			}
 		}
-	}()
-	if s, ok := k.(*snapshots); ok && err == nil {
-		err = s.save(b.ctx) // what is forked; git has its commit, and the others need none
-	}
-	if err != nil {
-		b.report.add(l, fork, k.name(), 0, err)
-		return b.ctx.Err()
-	}
-	rounds := b.o.repeat
-	if _, ok := k.(*snapshots); ok {
-		rounds = max(rounds, b.scale(500))
-	}
-	name := func(n int) string { return fmt.Sprintf("branch-%d", n) }
-	if !b.timed(l, fork, k, rounds, func(n int) error { return k.fork(b.ctx, name(n)) }) ||
-		!b.timed(l, drop, k, rounds, func(n int) error { return k.dropFork(b.ctx, name(n)) }) {
-		return b.ctx.Err()
-	}
-	if s, ok := k.(*snapshots); ok {
-		b.branchCheckpoints(l, s, files)
-	}
-	return b.ctx.Err()
+		name := func(n int) string { return fmt.Sprintf("branch-%d", n) }
+		ok := b.timed(l, fork, k, rounds, func(n int) error { return k.fork(b.ctx, name(n)) }) &&
+			b.timed(l, drop, k, rounds, func(n int) error { return k.dropFork(b.ctx, name(n)) })
+		if ours && ok {
+			return b.branchCheckpoints(l, s, files)
+		}
+		return nil
+	}))
 }
 
 // timed does something a number of times, and reports whether it could.
@@ -122,58 +94,25 @@ func (b *bench) timed(l lower, line string, k keeper, rounds int, fn func(n int)
 	return true
 }
 
-// branchLines name what branchCheckpoints measures.
-func (b *bench) branchLines(files int) [3]string {
-	return [3]string{
-		fmt.Sprintf("branch/checkpoint of a branch, %d files, one changed since the last", files),
-		fmt.Sprintf("branch/go back in a branch, %d files, 1 modified and 1 created", files),
-		fmt.Sprintf("branch/go back in a branch, %d files, 100 modified and 100 created", files),
+// branchCheckpoints measures checkpoints and rollbacks of one branch.
+func (b *bench) branchCheckpoints(l lower, s *snapshots, files int) error {
+	if err := s.fork(b.ctx, "work"); err != nil {
+		return err
 	}
+	work, root := *s, s.branchDir("work")
+	work.branch = "work"
+	size := fmt.Sprintf("%d files", files)
+	for _, dirty := range []int{1, 100} {
+		if dirty*2 <= files {
+			b.roundTrips(l, &work, root, branchLine+size, "branch/go back in a branch, "+size, files, dirty)
+		}
+	}
+	b.snapshotsOf(l, &work, branchLine+size+", one changed since the last", changeOne(root))
+	return s.dropFork(b.ctx, "work")
 }
 
-// branchCheckpoints measures checkpoints and rollbacks of one branch.
-func (b *bench) branchCheckpoints(l lower, s *snapshots, files int) {
-	names := b.branchLines(files)
-	fail := func(err error) { b.report.add(l, names[0], s.name(), 0, err) }
-	if err := s.fork(b.ctx, "work"); err != nil {
-		fail(err)
-		return
-	}
-	dir := s.branchDir("work")
-	for n := range b.scale(200) {
-		err := os.WriteFile(filepath.Join(dir, treePath(n)), []byte("changed since the last one"), 0o644)
-		start := time.Now()
-		if err == nil {
-			_, err = s.client.Snapshot(b.ctx, hyper.SnapshotOptions{Branch: "work"})
-		}
-		b.report.add(l, names[0], s.name(), time.Since(start), err)
-		if err != nil {
-			return
-		}
-	}
-	for i, dirty := range []int{1, 100} {
-		if dirty*2 > files {
-			return
-		}
-		for n := range b.rounds(s, dirty) {
-			c, err := s.client.Snapshot(b.ctx, hyper.SnapshotOptions{Branch: "work"})
-			if err == nil {
-				err = changeFiles(dir, files, dirty, n)
-			}
-			start := time.Now()
-			if err == nil {
-				_, err = s.client.Rollback(b.ctx, c.ID, hyper.RollbackOptions{Branch: "work"})
-			}
-			b.report.add(l, names[1+i], s.name(), time.Since(start), err)
-			if err != nil {
-				return
-			}
-		}
-	}
-	if err := s.dropFork(b.ctx, "work"); err != nil {
-		fail(err)
-	}
-}
+// branchLine is how the lines of branchCheckpoints begin.
+const branchLine = "branch/checkpoint of a branch, "
 
 // branchDir is where the mount shows a branch.
 func (h *hyperfs) branchDir(name string) string {

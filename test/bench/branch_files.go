@@ -76,7 +76,7 @@ func (b *bench) branchReads(l lower) error {
 	all := b.readWorkloads()
 	var some []workload
 	for _, w := range all {
-		if b.o.only.MatchString("branch/" + w.name) {
+		if b.wants("branch/" + w.name) {
 			some = append(some, w)
 		}
 	}

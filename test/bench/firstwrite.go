@@ -15,17 +15,20 @@ import (
 // others are compared with.
 const withoutCheckpoint = "no checkpoint"
 
+// withHotBuffer names the target that has hyperfs as it is by default.
+const withHotBuffer = "hot buffer"
+
 // writer is a mount whose old files are written to for the first time after a checkpoint.
 type writer struct {
 	hyperfs
-	label  string
-	writes int // how many files were written to since the last checkpoint
+	files  int
+	writes int // how many of them were written to since the last checkpoint
 }
 
 // firstWrites measures what the first write to an old file costs beside the same write where there is no checkpoint: opening
 // an existing file, writing 4 KiB at its beginning, closing it. All mounts are there at the same time and take turns.
 func (b *bench) firstWrites(l lower) error {
-	for _, size := range []int{4 << 10, 64 << 10, 256 << 10} {
+	for _, size := range []int{4 << 10, 64 << 10, 256 << 10, 1 << 20} {
 		if err := b.firstWritesOf(l, size); err != nil {
 			return err
 		}
@@ -33,9 +36,13 @@ func (b *bench) firstWrites(l lower) error {
 	return nil
 }
 
+func firstWriteLine(size int) string {
+	return fmt.Sprintf("first write/4 KiB into a file of %d KiB", size>>10)
+}
+
 func (b *bench) firstWritesOf(l lower, size int) error {
-	name := fmt.Sprintf("first write/4 KiB into a file of %d KiB", size>>10)
-	if !b.o.only.MatchString(name) {
+	name := firstWriteLine(size)
+	if !b.wants(name) {
 		return nil
 	}
 	defer done(l, name, time.Now())
@@ -61,8 +68,12 @@ func (b *bench) firstWritesOf(l lower, size int) error {
 	return nil
 }
 
+// filesOf is how many files of a size take part: fewer of large ones, as each mount has its own.
+func filesOf(size int) int {
+	return max(firstWriteTurn, min(400, 128<<20/size))
+}
+
 const (
-	firstWriteFiles  = 400
 	firstWriteTurn   = 50 // writes of one mount before it's another one's turn
 	firstWriteRounds = 80
 	collectTime      = 50 * time.Millisecond // the checkpoint before is collected in the background
@@ -72,8 +83,8 @@ const (
 func (b *bench) writers(l lower, line string, size int) ([]*writer, error) {
 	var ready []*writer
 	for i, flags := range firstWriteFlags {
-		w := &writer{hyperfs: hyperfs{program: b.o.hyperfs, dir: filepath.Join(l.dir, fmt.Sprint("first-write-", i)), flags: flags.flags}, label: flags.label}
-		err := makeFiles(w.dir, firstWriteFiles, size)
+		w := &writer{hyperfs: hyperfs{program: b.o.hyperfs, dir: filepath.Join(l.dir, fmt.Sprint("first-write-", i)), flags: flags.flags, label: flags.label}, files: filesOf(size)}
+		err := makeFiles(w.dir, w.files, size)
 		if err == nil {
 			err = w.mount(b.ctx)
 		}
@@ -82,7 +93,7 @@ func (b *bench) writers(l lower, line string, size int) ([]*writer, error) {
 			cleanUp(w)
 			continue
 		}
-		w.writes = firstWriteFiles
+		w.writes = w.files
 		ready = append(ready, w)
 	}
 	return ready, b.ctx.Err()
@@ -93,7 +104,7 @@ var firstWriteFlags = []struct {
 	flags []string
 }{
 	{withoutCheckpoint, nil},
-	{"hot buffer", nil},
+	{withHotBuffer, nil},
 	{"tmpfs", []string{"--no-hot", "--tier", "tmpfs"}},
 	{"posix-link", []string{"--no-hot", "--tier", "posix-link"}},
 	{"pure-manifest", []string{"--no-hot", "--tier", "pure-manifest"}},
@@ -113,7 +124,7 @@ func makeFiles(dir string, files, size int) error {
 
 // writeSome times a turn of writes, each into another file than since the last checkpoint, and puts down what one of them took.
 func (b *bench) writeSome(l lower, line string, w *writer) {
-	if w.writes+firstWriteTurn > firstWriteFiles {
+	if w.writes+firstWriteTurn > w.files {
 		w.writes = 0
 		if err := w.checkpointUnless(b.ctx); err != nil {
 			b.report.add(l, line, w.label, 0, err)

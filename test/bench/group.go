@@ -13,12 +13,15 @@ type group struct {
 	needs     []string                                      // commands, without which it's left out
 	prepare   func(ctx context.Context, dir string) error   // makes the tree in an empty directory
 	shared    func(ctx context.Context, lower string) error // makes what all targets use, next to them; may be nil
+	daemonIO  bool                                          // hyperfs is measured without passthrough, too
+	slow      bool                                          // a quick run leaves peers out
 	workloads []workload
 }
 
 // workload is one thing that is timed.
 type workload struct {
 	name   string
+	each   int                                                // how many operations it consists of, if the time of one is of interest
 	cold   bool                                               // mount anew before it, and drop the kernel's caches
 	before func(ctx context.Context, dir string, n int) error // not timed; may be nil; n counts the repetitions
 	warm   bool                                               // run once before it, not timed
@@ -29,7 +32,7 @@ type workload struct {
 func (b *bench) groups() []group {
 	return []group{
 		b.statGroup(), b.gitGroup(), b.grepGroup(), b.smallFileGroup(), b.largeFileGroup(),
-		b.modulesGroup(), b.projectGroup(), b.goGroup(),
+		b.modulesGroup(), b.projectGroup(), b.jestGroup(), b.goGroup(),
 	}
 }
 
@@ -61,8 +64,13 @@ func (b *bench) runGroup(l lower, g group) error {
 			for i := range ready {
 				t := ready[(i+n)%len(ready)] // nobody is always the first
 				progress("%s: %s/%s on %s, %d of %d", l.name, g.name, w.name, t.name(), n+1, b.o.repeat)
-				took, err := b.measure(t, w, n)
+				var took time.Duration
+				err := as(t, func() (err error) {
+					took, err = b.measure(t, w, n)
+					return err
+				})
 				b.report.add(l, g.name+"/"+w.name, t.name(), took, err)
+				b.report.line(l, g.name+"/"+w.name).Each = w.each
 				if b.ctx.Err() != nil {
 					return b.ctx.Err()
 				}
@@ -75,7 +83,7 @@ func (b *bench) runGroup(l lower, g group) error {
 func (b *bench) wanted(g group) []workload {
 	var some []workload
 	for _, w := range g.workloads {
-		if b.o.only.MatchString(g.name + "/" + w.name) {
+		if b.wants(g.name + "/" + w.name) {
 			some = append(some, w)
 		}
 	}
@@ -85,14 +93,14 @@ func (b *bench) wanted(g group) []workload {
 // makeReady prepares the tree for every target, and mounts those that can be.
 func (b *bench) makeReady(l lower, g group) []target {
 	var ready []target
-	for _, t := range b.targets(l) {
+	for _, t := range b.targets(l, g) {
 		progress("%s: preparing %s for %s", l.name, g.name, t.name())
-		err := os.MkdirAll(t.base(), 0o755)
+		err := makeBase(t)
 		if err == nil {
-			err = g.prepare(b.ctx, t.base())
+			err = as(t, func() error { return g.prepare(b.ctx, t.base()) })
 		}
 		if err == nil {
-			err = t.mount(b.ctx)
+			err = as(t, func() error { return t.mount(b.ctx) })
 		}
 		if err != nil {
 			b.report.add(l, g.name+"/mount", t.name(), 0, err)
@@ -102,6 +110,16 @@ func (b *bench) makeReady(l lower, g group) []target {
 		ready = append(ready, t)
 	}
 	return ready
+}
+
+func makeBase(t target) error {
+	if err := os.MkdirAll(t.base(), 0o755); err != nil {
+		return err
+	}
+	if u, ok := t.(*user); ok {
+		return os.Chown(t.base(), u.uid, u.gid)
+	}
+	return nil
 }
 
 // measure does one repetition of one workload.

@@ -1,27 +1,12 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"path/filepath"
 	"sync/atomic"
 	"time"
-
-	hyper "github.com/hyperfs/hyperfs/overlay"
 )
-
-// keeper is a way to make checkpoints of a tree and to go back to them.
-type keeper interface {
-	name() string
-	// start gets ready for the tree in dir, which tree made; root is where it's then worked on.
-	start(ctx context.Context, dir string) (root string, err error)
-	save(ctx context.Context) error
-	restore(ctx context.Context) error
-	// forget frees the checkpoint; it isn't timed.
-	forget(ctx context.Context) error
-	stop() error
-}
 
 // latencies measures how long checkpoints and going back take, depending on the size of the tree and on what changed.
 func (b *bench) latencies(l lower) error {
@@ -35,91 +20,44 @@ func (b *bench) latencies(l lower) error {
 	return nil
 }
 
-// keepers gives the ways that are measured with a tree of that size. Those that copy or scan it are spared the largest.
-func (b *bench) keepers(l lower, files int) []keeper {
-	all := []keeper{&snapshots{hyperfs: hyperfs{program: b.o.hyperfs}}}
-	if !b.o.peers || files > 50_000 {
-		return all
-	}
-	all = append(all, &copies{})
-	if installed("git") {
-		all = append(all, &commits{})
-	}
-	if os.Geteuid() == 0 && installed("mkfs.btrfs", "btrfs", "losetup") {
-		all = append(all, &subvolumes{})
-	}
-	if installed("node", "npm") {
-		all = append(all, &hyperion{cache: filepath.Join(l.dir, "npm-cache")})
-	}
-	return all
-}
-
 // latency measures one way with a tree of one size.
 func (b *bench) latency(l lower, k keeper, files int) error {
-	dir := filepath.Join(l.dir, "latency")
 	size := fmt.Sprintf("%d files", files)
-	if !b.wantsLatency(size) {
+	saved := "checkpoint, " + size
+	if !b.wants(saved, "go back, "+size) {
 		return nil
 	}
-	progress("%s: preparing %s for %s", l.name, size, k.name())
 	defer done(l, size+" with "+k.name(), time.Now())
-	defer removeTree(dir)
-	root, err := k.start(b.ctx, dir)
-	if err == nil {
-		err = makeTree(root, files, 300)
-	}
-	if err == nil {
-		err = ready(b.ctx, k)
-	}
-	defer func() {
-		if err := k.stop(); err != nil {
-			fmt.Fprintln(os.Stderr, "bench:", err)
+	return b.unlessFailed(l, saved, k, b.withTree(l, k, files, func(root string) error {
+		for _, dirty := range []int{1, 100, 1_000, 10_000} {
+			if dirty*2 > files {
+				break
+			}
+			if slow := b.roundTrips(l, k, root, saved, "go back, "+size, files, dirty); slow {
+				b.report.leftOut(l, "go back, "+size+", more changes, with "+k.name(), "it takes too long")
+				break
+			}
 		}
-	}()
-	if err != nil {
-		b.report.add(l, "checkpoint, "+size, k.name(), 0, err)
-		return b.ctx.Err()
-	}
-	for _, dirty := range []int{1, 100, 1_000, 10_000} {
-		if dirty*2 > files {
-			break
+		if s, ok := k.(*snapshots); ok {
+			b.snapshotLines(l, s, root, size)
 		}
-		if slow := b.roundTrips(l, k, root, size, files, dirty); slow {
-			b.report.leftOut(l, "go back, "+size+", more changes, with "+k.name(), "it takes too long")
-			break
-		}
-	}
-	if s, ok := k.(*snapshots); ok {
-		b.snapshotLines(l, s, root, size)
-	}
-	return b.ctx.Err()
-}
-
-func (b *bench) wantsLatency(size string) bool {
-	return b.o.only.MatchString("checkpoint, "+size) || b.o.only.MatchString("go back, "+size)
-}
-
-// preparer is a keeper that has something to do once the tree is there.
-type preparer interface {
-	prepare(ctx context.Context) error
-}
-
-func ready(ctx context.Context, k keeper) error {
-	if p, ok := k.(preparer); ok {
-		return p.prepare(ctx)
-	}
-	return nil
+		return nil
+	}))
 }
 
 // tooLong is how long going back may take for it to be measured again, and with more changes.
-const tooLong = 15 * time.Second
+func (b *bench) tooLong() time.Duration {
+	if b.o.quick {
+		return 2 * time.Second
+	}
+	return 15 * time.Second
+}
 
 // roundTrips saves, changes as many old files as it creates new ones, and goes back. It reports whether that takes too
 // long.
-func (b *bench) roundTrips(l lower, k keeper, root, size string, files, dirty int) (slow bool) {
+func (b *bench) roundTrips(l lower, k keeper, root, saved, restored string, files, dirty int) (slow bool) {
 	rounds := b.rounds(k, dirty)
-	saved := "checkpoint, " + size
-	restored := fmt.Sprintf("go back, %s, %d modified and %d created", size, dirty, dirty)
+	restored = fmt.Sprintf("%s, %d modified and %d created", restored, dirty, dirty)
 	for n := range rounds {
 		progress("%s: %s with %s, %d of %d", l.name, restored, k.name(), n+1, rounds)
 		start := time.Now()
@@ -131,7 +69,7 @@ func (b *bench) roundTrips(l lower, k keeper, root, size string, files, dirty in
 		if err == nil {
 			start = time.Now()
 			err = k.restore(b.ctx)
-			slow = time.Since(start) > tooLong
+			slow = time.Since(start) > b.tooLong()
 			b.report.add(l, restored, k.name(), time.Since(start), err)
 		}
 		if err == nil {
@@ -157,18 +95,6 @@ func (b *bench) rounds(k keeper, dirty int) int {
 		return b.o.repeat
 	}
 	return max(b.o.repeat, b.scale(max(20, 300/dirty)))
-}
-
-// changer is a keeper that has to make the changes itself.
-type changer interface {
-	change(files, dirty int) error
-}
-
-func change(k keeper, root string, files, dirty, n int) error {
-	if c, ok := k.(changer); ok {
-		return c.change(files, dirty)
-	}
-	return changeFiles(root, files, dirty, n)
 }
 
 // changeFiles rewrites dirty files, spread over the tree, and creates as many.
@@ -201,10 +127,7 @@ func isRestored(root string) error {
 
 // snapshotLines measures the snapshot alone: with a change since the last one, and while files are being created.
 func (b *bench) snapshotLines(l lower, s *snapshots, root, size string) {
-	change := func(n int) error {
-		return os.WriteFile(filepath.Join(root, treePath(n)), []byte("changed since the last one"), 0o644)
-	}
-	b.snapshots(l, s, "checkpoint, "+size+", one file changed since the last", change)
+	b.snapshotsOf(l, s, "checkpoint, "+size+", one file changed since the last", changeOne(root))
 	var stop atomic.Bool
 	done := make(chan struct{})
 	go func() {
@@ -213,13 +136,20 @@ func (b *bench) snapshotLines(l lower, s *snapshots, root, size string) {
 			os.WriteFile(filepath.Join(root, fmt.Sprintf("busy-%d", n%1000)), []byte("x"), 0o644)
 		}
 	}()
-	b.snapshots(l, s, "checkpoint, "+size+", while files are being written", func(int) error { return nil })
+	b.snapshotsOf(l, s, "checkpoint, "+size+", while files are being written", func(int) error { return nil })
 	stop.Store(true)
 	<-done
 }
 
-// snapshots measures a number of snapshots, and drops them.
-func (b *bench) snapshots(l lower, s *snapshots, name string, before func(n int) error) {
+// changeOne gives what changes another file each time.
+func changeOne(root string) func(n int) error {
+	return func(n int) error {
+		return os.WriteFile(filepath.Join(root, treePath(n)), []byte("changed since the last one"), 0o644)
+	}
+}
+
+// snapshotsOf measures a number of snapshots, and drops them.
+func (b *bench) snapshotsOf(l lower, s *snapshots, name string, before func(n int) error) {
 	for n := range b.scale(200) {
 		err := before(n)
 		start := time.Now()
@@ -235,44 +165,3 @@ func (b *bench) snapshots(l lower, s *snapshots, name string, before func(n int)
 		b.report.add(l, name, s.name(), 0, err)
 	}
 }
-
-// snapshots is hyperfs, through its Go client on an open connection.
-type snapshots struct {
-	hyperfs
-	id string
-}
-
-func (s *snapshots) start(ctx context.Context, dir string) (string, error) {
-	s.dir = dir
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return "", err
-	}
-	return dir, nil
-}
-
-// prepare mounts only now: the tree was made without hyperfs.
-func (s *snapshots) prepare(ctx context.Context) error { return s.mount(ctx) }
-
-func (s *snapshots) save(ctx context.Context) error {
-	c, err := s.client.Snapshot(ctx, hyper.SnapshotOptions{})
-	s.id = c.ID
-	return err
-}
-
-func (s *snapshots) restore(ctx context.Context) error {
-	_, err := s.client.Rollback(ctx, s.id, hyper.RollbackOptions{})
-	return err
-}
-
-// forget drops all checkpoints, also the one that the rollback left.
-func (s *snapshots) forget(ctx context.Context) error {
-	all, err := s.client.List(ctx, hyper.ListOptions{})
-	for _, c := range all {
-		if err == nil {
-			err = s.client.Drop(ctx, c.ID)
-		}
-	}
-	return err
-}
-
-func (s *snapshots) stop() error { return s.unmount() }

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -11,6 +12,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"syscall"
 )
 
@@ -28,10 +30,18 @@ type options struct {
 	disk    string
 	shm     string
 
-	requests bool
+	markdownTo string
+	requests   bool
+	targets    bool
+	curves     bool
+	curvesTo   string
 }
 
 func main() {
+	if len(os.Args) == 4 && os.Args[1] == workerCommand {
+		work(os.Args[2], os.Args[3])
+		return
+	}
 	o, err := parse(os.Args[1:])
 	if err == nil {
 		err = run(o)
@@ -49,13 +59,17 @@ func parse(args []string) (options, error) {
 	f.StringVar(&o.hyperfs, "hyperfs", "bin/hyperfs", "the hyperfs `program`")
 	f.BoolVar(&o.quick, "quick", false, "a tenth of the size, one repetition: a check that everything runs, not a measurement")
 	f.StringVar(&only, "only", "", "run only what matches `REGEXP`: group/name")
-	f.StringVar(&o.lower, "lower", "", "tmpfs or disk; both if empty")
+	f.StringVar(&o.lower, "lower", "", "tmpfs or disk; both if empty, or tmpfs in a quick run")
 	f.IntVar(&o.repeat, "repeat", 0, "repetitions, of which the median counts; 3 if 0, or 1 in a quick run")
 	f.Int64Var(&o.sizeMiB, "size", 256, "MiB of the large file")
 	f.BoolVar(&o.peers, "peers", true, "also measure other filesystems and tools that are installed")
 	f.StringVar(&o.jsonTo, "json", "bench/results.json", "write the results there")
 	f.StringVar(&o.textTo, "text", "bench/results.txt", "write the table there")
+	f.StringVar(&o.markdownTo, "markdown", "", "write the figures as Markdown to `FILE`: between its comments <!-- figures --> and <!-- end of figures -->, if it has them")
 	f.BoolVar(&o.requests, "requests", false, "count what each workload asks of the mount, instead of measuring time")
+	f.BoolVar(&o.targets, "targets", false, "measure only the lines that have a target")
+	f.BoolVar(&o.curves, "curves", false, "measure how times grow with processes, files, checkpoints and changes, on the first lower filesystem")
+	f.StringVar(&o.curvesTo, "curves-to", "bench/curves", "write the curves as SVG, and curves.json, into `directory`")
 	f.StringVar(&o.disk, "disk", "", "`directory` on a disk; the system's for temporary files if empty")
 	f.StringVar(&o.shm, "shm", "/dev/shm", "`directory` on a tmpfs")
 	if err := f.Parse(args); err != nil {
@@ -63,6 +77,7 @@ func parse(args []string) (options, error) {
 	}
 	if o.quick {
 		o.sizeMiB = 16
+		o.lower = cmp.Or(o.lower, "tmpfs")
 	}
 	if o.repeat <= 0 {
 		o.repeat = defaultRepeat(o.quick)
@@ -92,13 +107,16 @@ func run(o options) error {
 		return fmt.Errorf("%w: make build makes it", err)
 	}
 	b := &bench{ctx: ctx, o: o, report: newReport(o)}
-	if o.requests {
+	switch {
+	case o.requests:
 		return b.requests()
+	case o.curves:
+		return b.curves()
 	}
 	var failed error
 	for _, l := range lowers(o) {
 		if failed == nil {
-			failed = b.onLower(l)
+			failed = b.inTemp(l, b.onLower)
 		}
 	}
 	return errors.Join(failed, b.report.write(o)) // what was measured before an interruption counts
@@ -121,25 +139,34 @@ func (b *bench) scale(n int) int {
 
 // onLower measures everything on one lower filesystem.
 func (b *bench) onLower(l lower) error {
-	dir, err := os.MkdirTemp(l.dir, "hyperfs-bench")
-	if err != nil {
-		return err
-	}
-	defer removeTree(dir)
-	l.dir = dir
 	for _, g := range b.groups() {
 		if err := b.runGroup(l, g); err != nil {
 			return err
 		}
 	}
-	if err := b.firstWrites(l); err != nil {
+	for _, part := range []func(lower) error{b.firstWrites, b.latencies, b.attempts, b.branches} {
+		if err := part(l); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// inTemp calls fn with a directory on a lower filesystem that is removed afterwards.
+func (b *bench) inTemp(l lower, fn func(lower) error) (err error) {
+	if l.dir, err = os.MkdirTemp(l.dir, "hyperfs-bench"); err != nil {
 		return err
 	}
-	if err := b.latencies(l); err != nil {
+	defer removeTree(l.dir)
+	if err := os.Chmod(l.dir, 0o755); err != nil { // an ordinary user takes part
 		return err
 	}
-	if err := b.attempts(l); err != nil {
-		return err
-	}
-	return b.branches(l)
+	return fn(l)
+}
+
+// wants reports whether one of the lines is to be measured.
+func (b *bench) wants(lines ...string) bool {
+	return slices.ContainsFunc(lines, func(line string) bool {
+		return b.o.only.MatchString(line) && (!b.o.targets || hasGoal(line))
+	})
 }

@@ -1,18 +1,11 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
-	"io"
 	"os"
-	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"time"
-	"unicode/utf8"
-
-	"golang.org/x/sys/unix"
 )
 
 // report collects what was measured, in the order of the first sample of each line.
@@ -23,20 +16,16 @@ type report struct {
 	Repeat  int       `json:"repeat"`
 	Lines   []*line   `json:"lines"`
 	LeftOut []leftOut `json:"left_out,omitempty"`
-}
 
-type machine struct {
-	Kernel string            `json:"kernel"`
-	Go     string            `json:"go"`
-	CPUs   int               `json:"cpus"`
-	UID    int               `json:"uid"`
-	Lowers map[string]string `json:"lowers"` // filesystem by name of the lower
+	LoadBefore string `json:"load_before"` // the load average over 1, 5 and 15 minutes
+	LoadAfter  string `json:"load_after"`
 }
 
 // line is one workload on one lower filesystem, on all targets.
 type line struct {
 	Lower   string    `json:"lower"`
 	Name    string    `json:"name"`
+	Each    int       `json:"each,omitempty"` // how many operations each sample is
 	Results []*result `json:"results"`
 }
 
@@ -57,16 +46,7 @@ type leftOut struct {
 }
 
 func newReport(o options) *report {
-	r := &report{Time: time.Now().UTC(), Quick: o.quick, Repeat: o.repeat}
-	r.Machine = machine{Go: runtime.Version(), CPUs: runtime.NumCPU(), UID: os.Geteuid(), Lowers: map[string]string{}}
-	var u unix.Utsname
-	if unix.Uname(&u) == nil {
-		r.Machine.Kernel = unix.ByteSliceToString(u.Release[:])
-	}
-	for _, l := range lowers(o) {
-		r.Machine.Lowers[l.name] = l.kind
-	}
-	return r
+	return &report{Time: time.Now().UTC(), Machine: newMachine(o), Quick: o.quick, Repeat: o.repeat, LoadBefore: loadAverage()}
 }
 
 // add puts down one sample, or why there is none.
@@ -102,29 +82,46 @@ func (r *report) line(l lower, name string) *line {
 }
 
 func (x *line) result(target string) *result {
-	for _, res := range x.Results {
-		if res.Target == target {
-			return res
-		}
+	if res := x.find(target); res != nil {
+		return res
 	}
 	x.Results = append(x.Results, &result{Target: target})
 	return x.Results[len(x.Results)-1]
 }
 
+// find gives a target's part; nil if it has none.
+func (x *line) find(target string) *result {
+	for _, res := range x.Results {
+		if res.Target == target {
+			return res
+		}
+	}
+	return nil
+}
+
+// base gives what the others are compared with; nil if there is no such thing.
+func (x *line) base() *result {
+	for _, res := range x.Results {
+		if res.isBase() {
+			return res
+		}
+	}
+	return nil
+}
+
 // finish works out medians and ratios.
 func (r *report) finish() {
+	r.LoadAfter = loadAverage()
 	for _, x := range r.Lines {
-		var plain float64
 		for _, res := range x.Results {
 			res.Median = median(append(res.Seconds, res.Bytes...))
-			if res.isBase() {
-				plain = res.Median
-			}
+		}
+		base := x.base()
+		if base == nil || base.Median == 0 {
+			continue
 		}
 		for _, res := range x.Results {
-			if plain > 0 {
-				res.Ratio = res.Median / plain
-			}
+			res.Ratio = res.Median / base.Median
 		}
 	}
 }
@@ -145,114 +142,24 @@ func median(samples []float64) float64 {
 	return s[len(s)/2]
 }
 
-// write prints the table, and puts it and the JSON into files.
+// write prints the tables, and puts them and the JSON into files.
 func (r *report) write(o options) error {
 	r.finish()
 	var text strings.Builder
 	r.print(&text)
 	fmt.Fprint(os.Stderr, "\r\x1b[K")
 	fmt.Print(text.String())
-	doc, err := json.MarshalIndent(r, "", "  ")
-	if err != nil {
-		return err
-	}
-	for path, data := range map[string][]byte{o.jsonTo: append(doc, '\n'), o.textTo: []byte(text.String())} {
-		if path == "" {
-			continue
-		}
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			return err
-		}
-		if err := os.WriteFile(path, data, 0o644); err != nil {
+	if o.textTo != "" {
+		if err := writeOut(o.textTo, []byte(text.String())); err != nil {
 			return err
 		}
 	}
-	return nil
-}
-
-// print writes one table for each lower filesystem and set of targets: medians, and ratios to the plain filesystem.
-func (r *report) print(w io.Writer) {
-	fmt.Fprintf(w, "kernel %s, %s, %d CPUs, uid %d, medians of %d\n", r.Machine.Kernel, r.Machine.Go, r.Machine.CPUs, r.Machine.UID, r.Repeat)
-	if r.Quick {
-		fmt.Fprintln(w, "a quick run: a tenth of the size, nothing to rely on")
-	}
-	var rows [][]string
-	for _, x := range r.Lines {
-		if h := x.heading(r); len(rows) == 0 || !slices.Equal(h, rows[0]) {
-			printTable(w, rows)
-			rows = [][]string{h}
-		}
-		rows = append(rows, x.cells())
-	}
-	printTable(w, rows)
-	for _, l := range r.LeftOut {
-		fmt.Fprintf(w, "left out on %s: %s: %s\n", l.Lower, l.Name, l.Reason)
-	}
-}
-
-// printTable puts the first column to the left, and the others to the right.
-func printTable(w io.Writer, rows [][]string) {
-	if len(rows) == 0 {
-		return
-	}
-	widths := make([]int, len(rows[0]))
-	for _, row := range rows {
-		for i, cell := range row {
-			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
+	if o.markdownTo != "" {
+		if err := writeSection(o.markdownTo, "figures", r.markdown()); err != nil {
+			return err
 		}
 	}
-	fmt.Fprintln(w)
-	for _, row := range rows {
-		fmt.Fprintf(w, "%-*s", widths[0], row[0])
-		for i, cell := range row[1:] {
-			fmt.Fprintf(w, "  %*s", widths[i+1], cell)
-		}
-		fmt.Fprintln(w)
-	}
-}
-
-// heading tells the lower filesystem and the targets of a line.
-func (x *line) heading(r *report) []string {
-	cells := []string{fmt.Sprintf("on %s (%s)", x.Lower, r.Machine.Lowers[x.Lower])}
-	for _, res := range x.Results {
-		cells = append(cells, res.Target)
-	}
-	return cells
-}
-
-func (x *line) cells() []string {
-	cells := []string{x.Name}
-	for _, res := range x.Results {
-		cells = append(cells, res.cell())
-	}
-	return cells
-}
-
-func (res *result) cell() string {
-	switch {
-	case res.Error != "":
-		return "failed"
-	case len(res.Bytes) > 0:
-		return fmt.Sprintf("%.1f KiB", res.Median/1024)
-	case len(res.Seconds) == 0:
-		return "–"
-	case res.isBase() || res.Ratio == 0:
-		return duration(res.Median)
-	}
-	return fmt.Sprintf("%s %.2f×", duration(res.Median), res.Ratio)
-}
-
-// duration gives three digits and a unit.
-func duration(seconds float64) string {
-	switch {
-	case seconds < 1e-3:
-		return fmt.Sprintf("%.0f µs", seconds*1e6)
-	case seconds < 1e-2:
-		return fmt.Sprintf("%.2f ms", seconds*1e3)
-	case seconds < 1:
-		return fmt.Sprintf("%.0f ms", seconds*1e3)
-	}
-	return fmt.Sprintf("%.2f s", seconds)
+	return writeJSON(o.jsonTo, r)
 }
 
 // done says on stderr how long a part of the run took.

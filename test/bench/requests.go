@@ -3,8 +3,8 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -27,36 +27,25 @@ type requestRow struct {
 
 // requests counts instead of measuring time, so it says the same on a busy machine: what each workload asks of the mount, and what the daemon takes for it.
 func (b *bench) requests() error {
-	l := lowers(b.o)[0]
-	dir, err := os.MkdirTemp(l.dir, "hyperfs-requests")
-	if err != nil {
-		return err
-	}
-	defer removeTree(dir)
-	l.dir = dir
-	var rows []requestRow
-	for _, g := range b.groups() {
-		some, err := b.requestsOf(l, g)
+	return b.inTemp(lowers(b.o)[0], func(l lower) error {
+		var rows []requestRow
+		for _, g := range b.groups() {
+			some, err := b.requestsOf(l, g)
+			if err != nil {
+				return fmt.Errorf("%s: %w", g.name, err)
+			}
+			rows = append(rows, some...)
+		}
+		printRequests(rows)
+		memory, err := b.walkMemory(l)
 		if err != nil {
-			return fmt.Errorf("%s: %w", g.name, err)
+			return err
 		}
-		rows = append(rows, some...)
-	}
-	printRequests(rows)
-	memory, err := b.walkMemory(l)
-	if err != nil {
-		return err
-	}
-	doc, err := json.MarshalIndent(struct {
-		Requests []requestRow `json:"requests"`
-		Memory   *memoryRow   `json:"memory,omitempty"`
-	}{rows, memory}, "", "  ")
-	if err == nil && b.o.jsonTo != "" {
-		if err = os.MkdirAll(filepath.Dir(b.o.jsonTo), 0o755); err == nil {
-			err = os.WriteFile(b.o.jsonTo, append(doc, '\n'), 0o644)
-		}
-	}
-	return err
+		return writeJSON(b.o.jsonTo, struct {
+			Requests []requestRow `json:"requests"`
+			Memory   *memoryRow   `json:"memory,omitempty"`
+		}{rows, memory})
+	})
 }
 
 // requestsOf runs the workloads of a group once each.
@@ -144,18 +133,26 @@ func printRequests(rows []requestRow) {
 	if len(rows) == 0 {
 		return
 	}
-	fmt.Print("\n| workload | requests | waited for | by kind | daemon's CPU | allocations each |\n|---|--:|--:|---|--:|--:|\n")
+	table := [][]string{{"workload", "by kind", "requests", "waited for", "daemon's CPU", "CPU each", "allocations each"}}
 	for _, r := range rows {
-		kinds := make([]string, 0, len(r.Operations))
-		for name := range r.Operations {
-			kinds = append(kinds, name)
+		cpu, allocs := "–", "–" // of a few requests they would be what the daemon does anyway
+		if r.Requests >= 100 {
+			cpu = fmt.Sprintf("%.1f µs", r.CPU.Seconds()*1e6/float64(r.Requests))
+			allocs = fmt.Sprintf("%.1f", float64(r.Allocs)/float64(r.Requests))
 		}
-		slices.SortFunc(kinds, func(a, b string) int { return cmp.Or(r.Operations[b]-r.Operations[a], strings.Compare(a, b)) })
-		for i, name := range kinds {
-			kinds[i] = fmt.Sprintf("%s %d", name, r.Operations[name])
-		}
-		fmt.Printf("| %s | %d | %d | %s | %s | %.1f |\n", r.Name, r.Requests, r.Waits, strings.Join(kinds, ", "), duration(r.CPU.Seconds()), float64(r.Allocs)/float64(max(1, r.Requests)))
+		table = append(table, []string{r.Name, r.kinds(), fmt.Sprint(r.Requests), fmt.Sprint(r.Waits), duration(r.CPU.Seconds()), cpu, allocs})
 	}
+	printMarkdown(os.Stdout, table)
+}
+
+// kinds tells how many requests there were of each kind, the most frequent first.
+func (r requestRow) kinds() string {
+	kinds := slices.Collect(maps.Keys(r.Operations))
+	slices.SortFunc(kinds, func(a, b string) int { return cmp.Or(r.Operations[b]-r.Operations[a], strings.Compare(a, b)) })
+	for i, name := range kinds {
+		kinds[i] = fmt.Sprintf("%s %d", name, r.Operations[name])
+	}
+	return strings.Join(kinds, ", ")
 }
 
 // memoryRow is what the daemon has in memory after every file of a tree was looked at.
@@ -170,7 +167,7 @@ type memoryRow struct {
 func (b *bench) walkMemory(l lower) (*memoryRow, error) {
 	files := b.scale(200_000)
 	name := fmt.Sprintf("memory/find over %d files", files)
-	if !b.o.only.MatchString(name) {
+	if !b.wants(name) {
 		return nil, nil
 	}
 	h := &hyperfs{program: b.o.hyperfs, dir: filepath.Join(l.dir, "requests", "memory")}

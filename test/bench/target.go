@@ -25,13 +25,21 @@ type target interface {
 }
 
 // targets gives those that work here, the plain one first.
-func (b *bench) targets(l lower) []target {
+func (b *bench) targets(l lower, g group) []target {
 	at := func(name string) string { return filepath.Join(l.dir, name) }
 	all := []target{
 		&plain{dir: at("plain")},
 		&hyperfs{program: b.o.hyperfs, dir: at("hyperfs")},
 	}
-	if !b.o.peers {
+	if g.daemonIO {
+		all = append(all, &hyperfs{program: b.o.hyperfs, dir: at("hyperfs-daemon"), flags: []string{"--no-passthrough"}, label: noPassthrough})
+		if u, err := b.user(at("hyperfs-user")); err != nil {
+			b.report.leftOut(l, g.name+" as "+ordinaryUser, err.Error())
+		} else if u != nil {
+			all = append(all, u)
+		}
+	}
+	if !b.o.peers || g.slow && b.o.quick {
 		return all
 	}
 	if os.Geteuid() == 0 {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -15,10 +16,11 @@ type hyperfs struct {
 	program string
 	dir     string
 	flags   []string // of mount
+	label   string   // "" means the program's own name
 	client  *control.Client
 }
 
-func (h *hyperfs) name() string { return "hyperfs" }
+func (h *hyperfs) name() string { return cmp.Or(h.label, "hyperfs") }
 func (h *hyperfs) base() string { return h.dir }
 func (h *hyperfs) root() string { return h.dir }
 
@@ -69,11 +71,14 @@ func (h *hyperfs) unmount() error {
 
 // cleanUp unmounts a target and removes its tree.
 func cleanUp(t target) {
-	if err := t.unmount(); err != nil {
+	if err := as(t, t.unmount); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 	}
-	if !mounted(t.root()) {
-		removeTree(t.base())
+	if mounted(t.root()) {
+		return
 	}
-	os.Remove(filepath.Dir(t.base()))
+	removeTree(t.base())
+	if t.base() != t.root() { // the target has a directory for both
+		removeTree(filepath.Dir(t.base()))
+	}
 }

@@ -20,7 +20,7 @@ func (b *bench) smallFileGroup() group {
 		workloads: []workload{
 			{name: fmt.Sprintf("open, close %d files", files), warm: true,
 				run: func(_ context.Context, dir string) error { return openAll(dir, files) }},
-			{name: fmt.Sprintf("create, write, close %d files", files), before: removeDir("new"),
+			{name: fmt.Sprintf("create, write, close %d files", files), each: files, before: removeDir("new"),
 				run: func(_ context.Context, dir string) error { return makeTree(filepath.Join(dir, "new"), files, 1000) }},
 			{name: fmt.Sprintf("rewrite %d old files", files),
 				run: func(_ context.Context, dir string) error { return makeTree(dir, files, 1000) }},
@@ -57,17 +57,42 @@ func (b *bench) largeFileGroup() group {
 	label := func(s string) string { return fmt.Sprintf("%s, %d MiB", s, b.o.sizeMiB) }
 	count := func(s string) string { return fmt.Sprintf("%d random 4 KiB %s", random, s) }
 	return group{
-		name:    "large",
-		prepare: func(_ context.Context, dir string) error { return writeFile(filepath.Join(dir, "old"), size) },
+		name:     "large",
+		daemonIO: true,
+		prepare:  func(_ context.Context, dir string) error { return writeFile(filepath.Join(dir, "old"), size) },
 		workloads: []workload{
 			{name: label("write a new file"), before: removeDir("new"), run: write},
 			{name: label("read a file"), warm: true, run: on("new", readFile)},
 			{name: count("reads"), warm: true, run: on("new", reads)},
 			{name: count("writes, new file"), before: writeBefore, fresh: true, run: on("new", writes)},
+			b.creatorWrites(count("writes, by its creator"), size, random),
 			{name: label("fsync a new file"), before: writeBefore, fresh: true, run: on("new", syncFile)},
 			{name: label("overwrite an old file"), run: on("old", func(p string) error { return overwrite(p, size) })},
 			{name: label("change one byte of an old file"), run: on("old", func(p string) error { return overwrite(p, 1) })},
 		},
+	}
+}
+
+// creatorWrites writes to a large file that has been open since it was created.
+func (b *bench) creatorWrites(name string, size int64, random int) workload {
+	var f *os.File
+	return workload{
+		name:  name,
+		fresh: true,
+		before: func(_ context.Context, dir string, _ int) (err error) {
+			path := filepath.Join(dir, "new")
+			if err := os.RemoveAll(path); err != nil {
+				return err
+			}
+			if f, err = os.Create(path); err != nil {
+				return err
+			}
+			if err = fill(f, size); err != nil {
+				f.Close()
+			}
+			return err
+		},
+		run: func(context.Context, string) error { return errors.Join(randomAt(f.WriteAt, size, random), f.Close()) },
 	}
 }
 
@@ -131,20 +156,23 @@ func randomIO(path string, flag int, size int64, n int) error {
 	if err != nil {
 		return err
 	}
+	at := f.ReadAt
+	if flag == os.O_WRONLY {
+		at = f.WriteAt
+	}
+	return errors.Join(randomAt(at, size, n), f.Close())
+}
+
+// randomAt reads or writes 4 KiB in n places, the same ones each time.
+func randomAt(at func([]byte, int64) (int, error), size int64, n int) error {
 	r := rand.New(rand.NewPCG(4, 4))
 	buf := make([]byte, 4096)
 	for range n {
-		off := r.Int64N(size/4096) * 4096
-		if flag == os.O_WRONLY {
-			_, err = f.WriteAt(buf, off)
-		} else {
-			_, err = f.ReadAt(buf, off)
-		}
-		if err != nil {
-			break
+		if _, err := at(buf, r.Int64N(size/4096)*4096); err != nil {
+			return err
 		}
 	}
-	return errors.Join(err, f.Close())
+	return nil
 }
 
 // unlessExit gives nil for a program that ended with code.

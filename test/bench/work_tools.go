@@ -56,6 +56,17 @@ func findAbove(dir, name string) (string, error) {
 	return "", fmt.Errorf("no %s above %s", name, dir)
 }
 
+// copyShared prepares a tree that is a copy of one that a group's shared made.
+func copyShared(name string) func(context.Context, string) error {
+	return func(ctx context.Context, dir string) error {
+		tree, err := findAbove(dir, name)
+		if err != nil {
+			return err
+		}
+		return command(ctx, dir, "cp", "-a", tree+"/.", ".")
+	}
+}
+
 func emptyDir(name string) func(context.Context, string, int) error {
 	return func(_ context.Context, dir string, _ int) error {
 		if err := os.RemoveAll(filepath.Join(dir, name)); err != nil {
@@ -83,74 +94,4 @@ func both(first, second func(context.Context, string, int) error) func(context.C
 		}
 		return second(ctx, dir, n)
 	}
-}
-
-// npmFlags keep npm from asking the network for more than packages, and registries out of lock files.
-var npmFlags = []string{"--no-audit", "--no-fund", "--ignore-scripts", "--omit-lockfile-registry-resolved", "--loglevel=error"}
-
-// projectGroup is npm and tsc on a real project: rxjs from its source.
-func (b *bench) projectGroup() group {
-	return group{
-		name:   "project",
-		needs:  []string{"node", "npm"},
-		shared: makeProject,
-		prepare: func(ctx context.Context, dir string) error {
-			project, err := findAbove(dir, "project")
-			if err != nil {
-				return err
-			}
-			return command(ctx, dir, "cp", "-a", project+"/.", ".")
-		},
-		workloads: []workload{
-			{name: "npm ci from cache", before: removeDir("node_modules"), run: func(ctx context.Context, dir string) error {
-				cache, err := findAbove(dir, "npm-cache")
-				if err != nil {
-					return err
-				}
-				return npm(ctx, dir, cache, "ci", "--offline")
-			}},
-			{name: "tsc of rxjs", before: removeDir("dist"), run: tsc},
-		},
-	}
-}
-
-// tsc compiles the project. That it finds fault with some types doesn't matter; it writes everything all the same.
-func tsc(ctx context.Context, dir string) error {
-	err := command(ctx, dir, "node", "node_modules/typescript/bin/tsc", "-p", ".")
-	if _, missing := os.Stat(filepath.Join(dir, "dist", "index.js")); missing != nil {
-		return err
-	}
-	return unlessExit(err, 2)
-}
-
-// makeProject makes the project and fills npm's cache, next to the targets.
-func makeProject(ctx context.Context, lower string) error {
-	dir, cache := filepath.Join(lower, "project"), filepath.Join(lower, "npm-cache")
-	if _, err := os.Stat(cache); err == nil {
-		return nil
-	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-	for name, text := range map[string]string{
-		"package.json": `{ "name": "bench", "version": "1.0.0", "private": true }`,
-		"tsconfig.json": `{ "compilerOptions": { "target": "es2020", "module": "commonjs", "lib": ["es2020", "dom"], "types": [],
-			"skipLibCheck": true, "declaration": true, "sourceMap": true, "outDir": "dist", "rootDir": "src" },
-			"include": ["src/**/*.ts"], "exclude": ["src/internal/umd.ts"] }`,
-	} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
-			return err
-		}
-	}
-	if err := npm(ctx, dir, cache, "install", "typescript@5.9", "tslib@2", "rxjs@7.8", "eslint@9", "prettier@3", "date-fns@4", "@types/node@20"); err != nil {
-		return err
-	}
-	if err := npm(ctx, dir, cache, "ci"); err != nil { // asks for what install has not: npm ci --offline needs both
-		return err
-	}
-	return command(ctx, dir, "cp", "-r", "node_modules/rxjs/src", "src")
-}
-
-func npm(ctx context.Context, dir, cache string, args ...string) error {
-	return command(ctx, dir, "npm", append(append(args, "--cache", cache), npmFlags...)...)
 }
