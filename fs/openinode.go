@@ -35,6 +35,11 @@ func (f *openFile) node() node { return node{f.vol, f.Inode()} }
 
 func (f *openFile) writes() bool { return wantsWrite(f.flags) }
 
+// canMap reports whether a mapping that can write may outlive the file. What was opened for writing alone cannot be mapped at all (do_mmap in mm/mmap.c).
+func (f *openFile) canMap() bool {
+	return f.Direct() && f.writes() && f.flags&unix.O_ACCMODE != unix.O_WRONLY
+}
+
 func wantsWrite(flags int) bool { return flags&unix.O_ACCMODE != unix.O_RDONLY }
 
 // openInode is an inode with open files, or with an open or a close under way.
@@ -50,6 +55,8 @@ type openInode struct {
 	files   []*openFile
 	backing int32     // the kernel's number of the file underneath, in ioPassthrough
 	mapped  *openFile // closed, but mappings may still write to it: see linger
+
+	mappable bool // a file was closed that writable mappings may be left of, and nothing has settled that since
 }
 
 // openInodes decides the mode of each open: the first one of an inode does, the others follow.
@@ -242,7 +249,8 @@ func (t *openInodes) close(f *openFile) {
 		t.unregister(oi)
 		oi.mode = ioNone
 	}
-	if f.Direct() && f.writes() && oi.mapped == nil && !slices.ContainsFunc(oi.files, (*openFile).writes) {
+	oi.mappable = oi.mappable || f.canMap()
+	if oi.mappable && f.Direct() && f.writes() && oi.mapped == nil && !slices.ContainsFunc(oi.files, (*openFile).writes) {
 		oi.mapped = f
 	} else {
 		t.release(f)
