@@ -94,11 +94,6 @@ func (t *openInodes) let(n overlay.Inode, oi *openInode) {
 	}
 }
 
-// cachedReadMax is the size, in bytes, up to which a file that is opened for reading is cached: what is read again and again needs no
-// request but the open then, while each read past the daemon makes the kernel ask for the access time anew. Larger files
-// are not worth their pages being held twice.
-const cachedReadMax = 128 << 10
-
 // open opens a file in the mode that its inode has, or gets by this open.
 func (t *openInodes) open(n node, flags int, c *overlay.Caller, out *fuse.OpenOut) (*openFile, error) {
 	oi := t.hold(n.Inode)
@@ -127,14 +122,11 @@ func (t *openInodes) wantsDirect(oi *openInode, n node, flags int, uid uint32) b
 		return true
 	case !t.passthrough():
 		return false
-	case uid == 0 && wantsWrite(flags):
+	case uid == 0 || !wantsWrite(flags): // of what is only read, the tree decides by the size
 		return true
 	}
 	a, err := n.vol.GetAttr(n.Inode, nil)
-	if err != nil || wantsWrite(flags) {
-		return err == nil && !privileged(a.Mode) // see checkPrivileged
-	}
-	return a.Size > cachedReadMax
+	return err == nil && !privileged(a.Mode) // see checkPrivileged
 }
 
 // created is open for a file that the tree has just made and opened.

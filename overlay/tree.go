@@ -256,37 +256,47 @@ func (t *Tree) stat(n *Node, st *unix.Statx_t) error {
 // openNode opens an inode that has a name, whatever its type, without following a symlink, and proves its identity.
 // The caller closes the descriptor.
 func (t *Tree) openNode(n *Node, flags int) (int, error) {
+	var st unix.Statx_t
+	return t.openStated(n, flags, &st)
+}
+
+// openStated is openNode that describes what it has opened: what proves its identity says the rest, too.
+func (t *Tree) openStated(n *Node, flags int, st *unix.Statx_t) (int, error) {
 	flags |= unix.O_CLOEXEC | unix.O_NOFOLLOW
-	if n == t.root {
-		return unix.Openat(t.rootFd, ".", flags, 0)
-	}
 	if n.regular {
 		flags &^= unix.O_NONBLOCK // for others, so that a FIFO does not wait; here it would fail while fs/ has a lease on the file, for an instant
 	}
 	for range 8 {
-		p, err := t.placeOf(n)
-		if err != nil {
-			return -1, err
-		}
-		fd := -1
-		err = t.within(p.parent, p.dir.fd, func() error {
-			fd, err = unix.Openat(p.dir.fd, p.name, flags, 0)
-			return err
-		})
-		p.done()
+		fd, err := t.openPlace(n, flags)
 		if err == unix.ENOENT || err == unix.ELOOP && flags&unix.O_PATH == 0 {
 			continue
 		}
 		if err != nil {
 			return -1, err
 		}
-		var st unix.Stat_t
-		if err := unix.Fstat(fd, &st); err == nil && st.Ino == t.identity(n).Ino {
+		if err := statFd(fd, st); err == nil && (n == t.root || st.Ino == t.identity(n).Ino) {
 			return fd, nil
 		}
 		_ = unix.Close(fd)
 	}
 	return -1, unix.ESTALE
+}
+
+// openPlace opens what is where an inode should be.
+func (t *Tree) openPlace(n *Node, flags int) (fd int, err error) {
+	if n == t.root {
+		return unix.Openat(t.rootFd, ".", flags, 0)
+	}
+	p, err := t.placeOf(n)
+	if err != nil {
+		return -1, err
+	}
+	defer p.done()
+	err = t.within(p.parent, p.dir.fd, func() error {
+		fd, err = unix.Openat(p.dir.fd, p.name, flags, 0)
+		return err
+	})
+	return fd, err
 }
 
 // reach gives a descriptor on which *at calls with AT_EMPTY_PATH, or calls through /proc/self/fd, work for the node: that of
