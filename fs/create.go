@@ -98,7 +98,7 @@ func (s *filesystem) created(in *fuse.CreateIn, name string, out *fuse.CreateOut
 		dir.vol.Forget(n, 1)
 		return status(err)
 	}
-	s.opens.lookForCapabilities(f, since)
+	s.opens.isBareMade(f, since)
 	out.Fh = s.handles.add(f)
 	s.fillEntry(&out.EntryOut, node{dir.vol, n}, &a, since)
 	return fuse.OK

@@ -272,6 +272,13 @@ func (t *openInodes) lookForCapabilities(f *openFile, since uint64) {
 	}
 }
 
+// isBareMade is lookForCapabilities for a file that was just made: it has none, and nobody knows it yet who could set any.
+func (t *openInodes) isBareMade(f *openFile, since uint64) {
+	if f.vol.main && t.s.inPlace && f.writes() {
+		f.inode.bare.Store(since + 1)
+	}
+}
+
 // clothe makes isBare false for n. It comes after n was given an xattr.
 func (t *openInodes) clothe(n overlay.Inode) {
 	t.mu.Lock()

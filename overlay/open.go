@@ -16,6 +16,9 @@ type Handle struct {
 	writable bool
 	readable bool // fd can be read, whatever was asked for
 	direct   bool
+
+	users    int  // who has borrowed fd; guarded by Tree.openMu
+	released bool // the last of them closes fd; guarded by Tree.openMu
 }
 
 // Node gives what the handle has open.
@@ -208,10 +211,40 @@ func (h *Handle) Release() {
 	if h.writable && !slices.ContainsFunc(n.handles, func(o *Handle) bool { return o.writable }) {
 		delete(t.openFiles, n)
 	}
+	h.released = true
+	borrowed := h.users > 0
 	t.openMu.Unlock()
-	_ = unix.Close(h.fd)
+	if !borrowed {
+		_ = unix.Close(h.fd)
+	}
 	t.handleCount.Add(-1)
 	t.unpin(n)
+}
+
+// borrow gives the descriptor of a handle, or of any handle of n if h is nil: it stands for the inode, whatever has become of its name. It may have been
+// opened for reading alone.
+func (t *Tree) borrow(n *Node, h *Handle) (ref dirRef, ok bool) {
+	t.openMu.Lock()
+	defer t.openMu.Unlock()
+	if h == nil {
+		if len(n.handles) == 0 {
+			return dirRef{}, false
+		}
+		h = n.handles[0]
+	}
+	h.users++
+	return dirRef{t: t, h: h, fd: h.fd}, true
+}
+
+// returned ends a borrow.
+func (h *Handle) returned() {
+	h.t.openMu.Lock()
+	h.users--
+	last := h.released && h.users == 0
+	h.t.openMu.Unlock()
+	if last {
+		_ = unix.Close(h.fd)
+	}
 }
 
 // isOpen reports whether n has handles.

@@ -69,7 +69,7 @@ func (r *restorer) restoreInode(i *inodeRestore) error {
 			return err
 		}
 	}
-	ref, err := r.t.reachOpen(i.node, nil)
+	ref, err := r.t.reach(i.node)
 	if err != nil {
 		return err
 	}

@@ -302,11 +302,19 @@ func (t *Tree) openPlace(n *Node, flags int) (fd int, err error) {
 // reach gives a descriptor on which *at calls with AT_EMPTY_PATH, or calls through /proc/self/fd, work for the node: that of
 // a handle, a cached one of a directory, or a new one.
 func (t *Tree) reach(n *Node) (dirRef, error) {
+	var st unix.Statx_t
+	return t.reachStated(n, &st)
+}
+
+// reachStated is reach that describes the inode if it has to open it: st.Mask tells.
+func (t *Tree) reachStated(n *Node, st *unix.Statx_t) (dirRef, error) {
+	st.Mask = 0
 	if n.dir {
 		return t.openDirRef(n)
 	}
-	fd, err := t.openNode(n, unix.O_PATH)
+	fd, err := t.openStated(n, unix.O_PATH, st)
 	if err == unix.ESTALE {
+		st.Mask = 0
 		if fd, err = t.dupHandle(n); err != nil {
 			return dirRef{}, unix.ESTALE
 		}
@@ -315,4 +323,16 @@ func (t *Tree) reach(n *Node) (dirRef, error) {
 		return dirRef{}, err
 	}
 	return dirRef{t: t, fd: fd, owns: true}, nil
+}
+
+// reachOpen is reachStated that opens nothing where there is a handle: h or, if that is nil, any of the node. On overlayfs only h will do: a file that was
+// copied up since it was opened for reading is another one.
+func (t *Tree) reachOpen(n *Node, h *Handle, st *unix.Statx_t) (dirRef, error) {
+	if h != nil || t.births && !n.dir {
+		if ref, ok := t.borrow(n, h); ok {
+			st.Mask = 0
+			return ref, nil
+		}
+	}
+	return t.reachStated(n, st)
 }
