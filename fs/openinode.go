@@ -47,7 +47,7 @@ type openInode struct {
 	users int // who holds it; guarded by openInodes.mu
 
 	// bare says that it had no capabilities when it was opened for writing, and that nobody has set an xattr since: it is one more than
-	// filesystem.invalidated was before that. 0 says nothing. See openInodes.isBare.
+	// filesystem.invalidated was before that. What is too large for that, or 0, says nothing. See openInodes.isBare.
 	bare atomic.Uint64
 
 	mu      sync.Mutex // held over a whole open or close; guards what follows
@@ -100,6 +100,7 @@ func (t *openInodes) open(n node, flags int, c *overlay.Caller, out *fuse.OpenOu
 	oi.mu.Lock()
 	defer oi.mu.Unlock()
 	direct := t.wantsDirect(oi, n, flags, c.UID)
+	since := t.beginBare(oi, n.vol, flags)
 	h, err := n.vol.Open(n.Inode, flags, direct, c)
 	var f *openFile
 	if err == nil {
@@ -109,6 +110,7 @@ func (t *openInodes) open(n node, flags int, c *overlay.Caller, out *fuse.OpenOu
 		t.let(n.Inode, oi)
 		return nil, err
 	}
+	t.endBare(f, since)
 	return f, nil
 }
 
@@ -129,8 +131,9 @@ func (t *openInodes) wantsDirect(oi *openInode, n node, flags int, uid uint32) b
 	return err == nil && !privileged(a.Mode) // see checkPrivileged
 }
 
-// created is open for a file that the tree has just made and opened.
-func (t *openInodes) created(v *volume, h overlay.File, flags int, uid uint32, out *fuse.OpenOut) (*openFile, error) {
+// created is open for a file that the tree has just made and opened: it has no capabilities, and nobody knows it yet who could give it any. since is what
+// filesystem.invalidated was before that.
+func (t *openInodes) created(v *volume, h overlay.File, flags int, uid uint32, since uint64, out *fuse.OpenOut) (*openFile, error) {
 	n := h.Inode()
 	oi := t.hold(n)
 	oi.mu.Lock()
@@ -138,8 +141,12 @@ func (t *openInodes) created(v *volume, h overlay.File, flags int, uid uint32, o
 	f, err := t.admit(v, oi, h, flags, uid, out)
 	if err != nil {
 		t.let(n, oi)
+		return nil, err
 	}
-	return f, err
+	if v.main && t.s.inPlace && f.writes() {
+		oi.bare.Store(since + 1)
+	}
+	return f, nil
 }
 
 // admit settles the mode of a handle and tells the kernel. It takes the handle over. The caller holds oi.mu.
@@ -259,23 +266,34 @@ func (t *openInodes) isBare(n overlay.Inode) bool {
 	return oi != nil && oi.bare.Load() == t.s.invalidated.Load()+1
 }
 
-// lookForCapabilities finds out whether a file that was just opened for writing is bare. The kernel is about to ask, and the descriptor is at hand now.
-// since is what filesystem.invalidated was before the open. Whoever sets an xattr at the same time has isBare say no in the end, as the mark comes first here, and
-// last there.
-func (t *openInodes) lookForCapabilities(f *openFile, since uint64) {
-	if !f.vol.main || !t.s.inPlace || !f.writes() {
-		return
+// unsureBare is what openInode.bare has added while it is being found out.
+const unsureBare = 1 << 63
+
+// beginBare says that the file is looked at from now on: whoever gives it an xattr after that has endBare say nothing. It is 0 where the answer
+// would not hold. The caller holds oi.mu, until endBare has returned.
+func (t *openInodes) beginBare(oi *openInode, v *volume, flags int) (since uint64) {
+	if !v.main || !t.s.inPlace || !wantsWrite(flags) {
+		return 0
 	}
-	f.inode.bare.Store(since + 1)
-	if _, err := unix.Fgetxattr(f.Fd(), capabilityXattr, nil); err != unix.ENODATA {
-		f.inode.bare.Store(0)
-	}
+	since = t.s.invalidated.Load() + 1
+	oi.bare.Store(since | unsureBare)
+	return since
 }
 
-// isBareMade is lookForCapabilities for a file that was just made: it has none, and nobody knows it yet who could set any.
-func (t *openInodes) isBareMade(f *openFile, since uint64) {
-	if f.vol.main && t.s.inPlace && f.writes() {
-		f.inode.bare.Store(since + 1)
+// endBare notes it where a file that was just opened for writing has no capabilities. The kernel is about to ask, and the tree may know or else the descriptor is at
+// hand now.
+func (t *openInodes) endBare(f *openFile, since uint64) {
+	if since == 0 {
+		return
+	}
+	is := false
+	if h, ok := f.File.(*overlay.Handle); ok && h.Bare() {
+		is = true
+	} else if _, err := unix.Fgetxattr(f.Fd(), capabilityXattr, nil); err == unix.ENODATA {
+		is = true
+	}
+	if is {
+		f.inode.bare.CompareAndSwap(since|unsureBare, since)
 	}
 }
 

@@ -16,6 +16,7 @@ type Handle struct {
 	writable bool
 	readable bool // fd can be read, whatever was asked for
 	direct   bool
+	bare     bool // see Bare
 
 	users    int  // who has borrowed fd; guarded by Tree.openMu
 	released bool // the last of them closes fd; guarded by Tree.openMu
@@ -26,6 +27,9 @@ func (h *Handle) Node() *Node { return h.node }
 
 // Direct reports whether reads and writes may bypass the handle.
 func (h *Handle) Direct() bool { return h.direct }
+
+// Bare reports whether the file is known to have had no xattrs when it was opened for writing. Where it is false, nothing is known.
+func (h *Handle) Bare() bool { return h.bare }
 
 // Fd gives the descriptor of the file underneath, to register it for passthrough or to splice from. It is valid until Release.
 func (h *Handle) Fd() int { return h.fd }
@@ -109,6 +113,7 @@ func (t *Tree) openForWrite(n *Node, flags int, direct bool) (*Handle, error) {
 	}
 	h := t.newHandle(n, fd, wantsWrite(flags), direct)
 	h.readable = readable
+	h.bare = n.xattrIn.Load() == uint64(t.epoch)|noXattrs
 	return h, nil
 }
 

@@ -147,3 +147,55 @@ func TestXattrsThatCameWithoutACheckpointAreRecordedInTheNext(t *testing.T) {
 	s.rollback(id)
 	s.same(was)
 }
+
+// Bare is only what nobody has given an xattr, whether that was recorded or not.
+func TestAFileIsBareUntilItIsGivenXattrs(t *testing.T) {
+	for _, recorded := range []bool{true, false} {
+		s := newSpace(t, func(dir string) { fill(t, dir, "f", 10) })
+		n := s.at("f")
+		isBare := func() bool {
+			h, err := s.tr.Open(n, unix.O_WRONLY, true, nil)
+			s.ok(err)
+			defer h.Release()
+			return h.Bare()
+		}
+		id := s.snapshot()
+		if !isBare() || !isBare() {
+			t.Error("it has no xattrs, and that is not known")
+		}
+		if !recorded {
+			s.ok(s.w.Drop(context.Background(), id))
+		}
+		s.ok(s.tr.SetXattr(n, "user.x", []byte("1"), 0))
+		if isBare() {
+			t.Error("it has an xattr, and is thought to have none")
+		}
+		s.snapshot()
+		if isBare() {
+			t.Error("it has an xattr in the next epoch, and is thought to have none")
+		}
+		s.ok(s.tr.RemoveXattr(n, "user.x"))
+		back := s.snapshot()
+		if !isBare() {
+			t.Error("it has no xattr any more, and that is not known")
+		}
+		if recorded {
+			s.rollback(id)
+			s.rollback(back)
+		}
+	}
+}
+
+func TestNewDirectoriesThatAreNotEmptyStay(t *testing.T) {
+	s := newSpace(t, nil)
+	s.snapshot()
+	s.mkdir("a")
+	s.mkdir("a/b")
+	s.write("a/b/f", "x")
+	if err := s.tr.Rmdir(s.at("a"), "b"); err != unix.ENOTEMPTY {
+		t.Errorf("got %v, want ENOTEMPTY", err)
+	}
+	s.ok(s.tr.Unlink(s.at("a/b"), "f"))
+	s.ok(s.tr.Rmdir(s.at("a"), "b"))
+	s.ok(s.tr.Rmdir(s.tr.Root(), "a"))
+}

@@ -75,6 +75,7 @@ func (r *restorer) restoreInode(i *inodeRestore) error {
 	}
 	defer ref.done()
 	i.node.defACL.Store(0)
+	i.node.xattrIn.Store(0)
 	defer crash.Point("rollback-inode")
 	return r.restoreAttr(ref.fd, i)
 }
