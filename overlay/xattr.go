@@ -83,7 +83,7 @@ func (t *Tree) changeXattr(n *Node, change func(dirRef) error) error {
 		return err
 	}
 	n.defACL.Store(0)
-	n.xattrIn.CompareAndSwap(uint64(t.epoch)|noXattrs, 0)
+	n.xattrIn.CompareAndSwap(uint64(t.epoch)|noXattrs, 0) // also where nothing had to be recorded
 	return change(ref)
 }
 
