@@ -8,7 +8,7 @@ BENCH ?=
 SOAK ?= 1h
 
 .DEFAULT_GOAL := help
-.PHONY: help build test lint wine bench demo soak docs clean
+.PHONY: help build test lint uring wine bench demo soak docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,6 +28,10 @@ lint: ## gofmt, go vet (also for other systems, where a package is meant for the
 	GOOS=windows $(GO) vet $(PORTABLE)
 	$(GO) run $(STATICCHECK) ./...
 	cd integrations/genkit && $(GO) vet ./... && $(GO) run $(STATICCHECK) ./...
+
+uring: ## the main tests of mounts with FUSE over io_uring, where the kernel has that; root switches it on for the time
+	bash .ci/setup test
+	bash test/uring/run.sh
 
 wine: ## build for Windows and run that under Wine: tests of packages, and the command line
 	bash .ci/setup wine

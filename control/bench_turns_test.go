@@ -76,7 +76,7 @@ func benchTurn(b *testing.B, s *started, o turn.BeginOptions, in, with []json.Ra
 	if len(in) > 0 {
 		_, err = s.UpdateTurn(ctx, t.ID, turn.Update{AddMessages: in})
 		must(b, err)
-		time.Sleep(50 * time.Millisecond) // a turn does something, too
+		time.Sleep(300 * time.Millisecond) // a turn does something, too
 	}
 	end := turn.EndOptions{Outcome: turn.Completed, Update: &turn.Update{AddMessages: with}}
 	begun := time.Now()

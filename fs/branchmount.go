@@ -2,7 +2,6 @@ package fs
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -129,14 +128,9 @@ func (m *Server) serveBranch(name string, vol overlay.Volume, at string) (*branc
 	to := &others{notifier: notifier{m.fs}}
 	s := newBranchFilesystem(told{vol, to}, m.fs)
 	to.self = s
-	fd, err := mount(at, branchSource(name, m.mountpoint), o.AllowOther)
+	srv, err := readServer(metered{s, s.meter}, at, branchSource(name, m.mountpoint), fuseOptions(o, m.fs.log))
 	if err != nil {
 		return nil, err
-	}
-	srv, err := fuse.NewServer(metered{s, s.meter}, fmt.Sprintf("/dev/fd/%d", fd), fuseOptions(o, m.fs.log))
-	if err != nil {
-		_ = unmount(at, true)
-		return nil, mountError(at, err)
 	}
 	s.opens.turnOff("it is a branch")
 	device, err := deviceOf(at)

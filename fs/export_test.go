@@ -4,3 +4,11 @@ package fs
 func (m *Server) ForgetName(kind ShelfKind, name string) {
 	notifier{m.fs}.InvalEntry(m.fs.shelf.dirs.kinds[kind], name)
 }
+
+// OpenInodes is how many inodes have open files.
+func (m *Server) OpenInodes() int {
+	t := m.fs.opens
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.byNum)
+}

@@ -12,6 +12,8 @@ type Features struct {
 	InPlace           bool     `json:"in_place"`
 	Passthrough       bool     `json:"passthrough"`
 	PassthroughReason string   `json:"passthrough_reason,omitempty"` // why not
+	URing             bool     `json:"uring"`                        // requests are taken by io_uring
+	URingReason       string   `json:"uring_reason,omitempty"`       // why not
 	Echo              bool     `json:"echo"`                         // programs that watch files are told of rollbacks and merges
 	EchoReason        string   `json:"echo_reason,omitempty"`        // why not
 	MaxWrite          int      `json:"max_write"`                    // bytes in one request

@@ -73,6 +73,7 @@ func newFilesystem(tree *overlay.Tree, o Options, log *slog.Logger) *filesystem 
 		s.shelf = newShelf(o.Shelf, tree)
 	}
 	s.opens = newOpenInodes(s)
+	s.opens.byBlocks = tree.KeptByBlocks
 	return s
 }
 

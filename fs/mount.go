@@ -1,13 +1,13 @@
 package fs
 
 import (
-	"fmt"
 	"io"
 	"log/slog"
 	"path/filepath"
 	"runtime/debug"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
+	"github.com/hyperfs/hyperfs/fs/uring"
 	"github.com/hyperfs/hyperfs/internal/errs"
 	"github.com/hyperfs/hyperfs/overlay"
 )
@@ -20,6 +20,7 @@ type Options struct {
 	NoPassthrough bool         // all reads and writes go through the daemon
 	Logger        *slog.Logger // nil means none
 	Shelf         Shelf        // what the mount shows besides the tree, in .hyperfs; nil means nothing
+	NoURing       bool         // requests are read from /dev/fuse, also where the kernel has FUSE over io_uring switched on
 	Echo          bool         // programs that watch files are told of what a rollback, an undo or a merge changes, by a process of ours
 }
 
@@ -35,6 +36,7 @@ type Server struct {
 	mountpoint string
 	fs         *filesystem
 	fuse       *fuse.Server
+	ring       *uring.Pool   // nil where requests are read from /dev/fuse
 	done       chan struct{} // closed when the kernel has let go and everything is given back
 	features   Features
 	options    Options
@@ -57,22 +59,18 @@ func Mount(tree *overlay.Tree, mountpoint string, o Options) (*Server, error) {
 		log.Warn("a mount of a branch, whose daemon has died, stays", "err", err)
 	}
 	s := newFilesystem(tree, o, log)
-	fd, err := mount(mountpoint, fsName, o.AllowOther)
-	if err != nil {
-		return nil, err
-	}
 	var answers fuse.RawFileSystem = s
 	if o.Echo {
 		s.echo = newEcho(s, mountpoint, log)
 		answers = echoed{s, s.echo}
 	}
-	srv, err := fuse.NewServer(metered{answers, s.meter}, fmt.Sprintf("/dev/fd/%d", fd), fuseOptions(o, log))
+	srv, ring, why, err := newServer(metered{answers, s.meter}, mountpoint, fsName, o, log)
 	if err != nil {
-		_ = unmount(mountpoint, true)
-		return nil, mountError(mountpoint, err)
+		return nil, err
 	}
-	m := &Server{mountpoint: mountpoint, fs: s, fuse: srv, done: make(chan struct{}), options: o, shelf: o.Shelf}
+	m := &Server{mountpoint: mountpoint, fs: s, fuse: srv, ring: ring, done: make(chan struct{}), options: o, shelf: o.Shelf}
 	m.features = newFeatures(srv.KernelSettings(), o.InPlace)
+	m.features.URing, m.features.URingReason = ring != nil, why
 	if o.NoPassthrough {
 		s.opens.turnOff("it is switched off")
 	} else {
@@ -109,6 +107,7 @@ func fuseOptions(o Options, log *slog.Logger) *fuse.MountOptions {
 		level = slog.LevelDebug
 	}
 	mo := &fuse.MountOptions{
+		AllowOther:               o.AllowOther,
 		MaxWrite:                 maxWrite,
 		MaxBackground:            maxBackground,
 		Debug:                    o.Debug,
@@ -131,6 +130,9 @@ func fuseOptions(o Options, log *slog.Logger) *fuse.MountOptions {
 
 func (m *Server) serve() {
 	m.fuse.Serve()
+	if m.ring != nil {
+		m.ring.Wait()
+	}
 	m.endBranches()
 	close(m.done)
 }

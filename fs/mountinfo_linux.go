@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/hyperfs/hyperfs/internal/errs"
 	"golang.org/x/sys/unix"
@@ -104,14 +105,34 @@ func CleanDeadMount(mountpoint string) (bool, error) {
 	if err != nil || !mounted {
 		return false, err
 	}
-	var st unix.Statfs_t // stat(2) may be answered from the kernel's cache
-	if err := unix.Statfs(mountpoint, &st); !errors.Is(err, unix.ENOTCONN) {
+	if !isDead(mountpoint) {
 		return false, nil
 	}
 	if err := unmount(mountpoint, true); err != nil {
 		return false, err
 	}
 	return true, nil
+}
+
+// IsDead reports whether path is a mount of ours whose daemon is gone.
+func IsDead(path string) bool {
+	mounted, err := IsMounted(path)
+	return err == nil && mounted && isDead(path)
+}
+
+// isDead reports whether the daemon of a mount is gone. The kernel still knows the attributes of a dead mount's root, so a stat tells nothing; a statfs always
+// asks the daemon. A request that was made before the kernel is through with a daemon that dies ends with
+// ECONNABORTED, or with ECANCELED where it came by io_uring.
+func isDead(mountpoint string) bool {
+	var st unix.Statfs_t
+	for range 100 {
+		err := unix.Statfs(mountpoint, &st)
+		if !errors.Is(err, unix.ECONNABORTED) && !errors.Is(err, unix.ECANCELED) {
+			return errors.Is(err, unix.ENOTCONN)
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return false
 }
 
 // checkMountpoint fails where nothing can be mounted at path, or a hyperfs mount is there.

@@ -104,6 +104,9 @@ func TestADeadMountIsTakenAway(t *testing.T) {
 	defer held.Close()
 	must(t, daemon.Process.Kill())
 	_ = daemon.Wait()
+	if !fs.IsDead(dir) {
+		t.Fatal("a dead mount is not known")
+	}
 	_, err = os.Stat(dir)
 	want(t, err, unix.ENOTCONN)
 	if is, err := fs.IsMounted(dir); !is || err != nil {

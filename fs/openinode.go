@@ -55,14 +55,16 @@ type openInode struct {
 	files   []*openFile
 	backing int32     // the kernel's number of the file underneath, in ioPassthrough
 	mapped  *openFile // closed, but mappings may still write to it: see linger
+	stay    bool      // those who read past the daemon don't go: see outwait
 
 	mappable bool // a file was closed that writable mappings may be left of, and nothing has settled that since
 }
 
 // openInodes decides the mode of each open: the first one of an inode does, the others follow.
 type openInodes struct {
-	s  *filesystem
-	on atomic.Bool // passthrough may be tried
+	s        *filesystem
+	byBlocks func(overlay.Inode) bool // see overlay.Tree.KeptByBlocks
+	on       atomic.Bool              // passthrough may be tried
 
 	mu     sync.Mutex
 	byNum  map[uint64]*openInode // by overlay.Inode.Num; guarded by mu
@@ -97,6 +99,9 @@ func (t *openInodes) let(n overlay.Inode, oi *openInode) {
 // open opens a file in the mode that its inode has, or gets by this open.
 func (t *openInodes) open(n node, flags int, c *overlay.Caller, out *fuse.OpenOut) (*openFile, error) {
 	oi := t.hold(n.Inode)
+	if n.vol.main && wantsWrite(flags) {
+		t.outwait(oi, n.Inode)
+	}
 	oi.mu.Lock()
 	defer oi.mu.Unlock()
 	direct := t.wantsDirect(oi, n, flags, c.UID)
@@ -112,6 +117,34 @@ func (t *openInodes) open(n node, flags int, c *overlay.Caller, out *fuse.OpenOu
 	}
 	t.endBare(f, since)
 	return f, nil
+}
+
+// outwaitMax is how long a close may be under way that an open for writing waits for.
+const outwaitMax = 16 * time.Millisecond
+
+// outwait gives closes that are under way the time to come, before a large file is opened for writing that is open past the daemon for reading alone: it would have to be
+// saved whole as long as anybody has it open. Some programs look into a file before they open it for writing, as SQLite's shell does, and the kernel tells of their close only
+// after it has returned. It waits once for those who do not go.
+func (t *openInodes) outwait(oi *openInode, n overlay.Inode) {
+	if !oi.readPast() || !t.byBlocks(n) {
+		return
+	}
+	for wait := outwaitMax / 64; wait < outwaitMax; wait *= 2 {
+		time.Sleep(wait)
+		if !oi.readPast() {
+			return
+		}
+	}
+	oi.mu.Lock()
+	defer oi.mu.Unlock()
+	oi.stay = oi.mode == ioPassthrough
+}
+
+// readPast reports whether a file is open past the daemon, by nobody that writes, and whoever has it open may be about to close it.
+func (oi *openInode) readPast() bool {
+	oi.mu.Lock()
+	defer oi.mu.Unlock()
+	return oi.mode == ioPassthrough && oi.mapped == nil && !oi.stay && !slices.ContainsFunc(oi.files, (*openFile).writes)
 }
 
 // wantsDirect tells what to ask the tree for. Mappings that outlive their file see no pages but those underneath,
@@ -246,7 +279,7 @@ func (t *openInodes) close(f *openFile) {
 	oi.files = slices.DeleteFunc(oi.files, func(o *openFile) bool { return o == f })
 	if len(oi.files) == 0 {
 		t.unregister(oi)
-		oi.mode = ioNone
+		oi.mode, oi.stay = ioNone, false
 	}
 	oi.mappable = oi.mappable || f.canMap()
 	if oi.mappable && f.Direct() && f.writes() && oi.mapped == nil && !slices.ContainsFunc(oi.files, (*openFile).writes) {

@@ -98,6 +98,41 @@ func TestOpensOfOneFileInAnyOrderShareTheirMode(t *testing.T) {
 	}
 }
 
+func TestALargeFileThatWasLookedIntoIsKeptByBlocks(t *testing.T) {
+	m := mount(t, fs.Options{InPlace: true})
+	needPassthrough(t, m)
+	p := m.path("large")
+	must(t, os.WriteFile(p, make([]byte, 3<<20), 0o644))
+	m.snapshot(t)
+	past := func() uint64 { return m.server.Counts()["passthrough_open"] }
+	for _, reader := range []struct {
+		name  string
+		stays bool
+	}{{"a reader that closes it", false}, {"a reader that stays", true}} {
+		t.Run(reader.name, func(t *testing.T) {
+			r, err := os.Open(p)
+			must(t, err)
+			defer r.Close()
+			before, gone := past(), make(chan struct{})
+			go func() {
+				defer close(gone)
+				if !reader.stays {
+					time.Sleep(time.Millisecond)
+					r.Close()
+				}
+			}()
+			w, err := os.OpenFile(p, os.O_RDWR, 0)
+			must(t, err)
+			defer w.Close()
+			<-gone
+			if got := past() - before; got != map[bool]uint64{true: 1}[reader.stays] {
+				t.Errorf("%d opens for writing go past the daemon", got)
+			}
+		})
+		eventually(t, "it is closed", func() bool { return m.server.OpenInodes() == 0 })
+	}
+}
+
 func TestAFileChangesItsModeWhenItIsClosed(t *testing.T) {
 	m := mount(t, fs.Options{InPlace: true})
 	needPassthrough(t, m)

@@ -154,6 +154,12 @@ func (t *Tree) protectForDirect(n *Node, by opened) (bool, error) {
 	return t.isSafe(n, allBytes), err
 }
 
+// KeptByBlocks reports whether of a file only what is overwritten is kept, as long as all its writes come to the daemon.
+func (t *Tree) KeptByBlocks(n Inode) bool {
+	a, err := t.GetAttr(n.(*Node), nil)
+	return err == nil && a.Mode&unix.S_IFMT == unix.S_IFREG && int64(a.Size) > t.largeMin && !t.cheapSave()
+}
+
 func (t *Tree) hasDirect(n *Node) bool {
 	t.openMu.Lock()
 	defer t.openMu.Unlock()

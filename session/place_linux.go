@@ -8,8 +8,10 @@ import (
 	"github.com/hyperfs/hyperfs/overlay"
 )
 
-// isDead reports whether a path can't be looked at because the daemon of a mount is gone.
-func isDead(err error) bool { return errors.Is(err, syscall.ENOTCONN) }
+// isDead reports whether a path can't be looked at because the daemon of a mount is gone, or is just going.
+func isDead(err error) bool {
+	return errors.Is(err, syscall.ENOTCONN) || errors.Is(err, syscall.ECONNABORTED) || errors.Is(err, syscall.ECANCELED)
+}
 
 // branchAt gives the branch that is mounted at dir for this process, "" where it is none.
 func branchAt(dir string) string {

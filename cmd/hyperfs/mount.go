@@ -105,6 +105,7 @@ func mountFlags() []cli.Flag {
 		&cli.StringFlag{Name: "tmpfs-dir", EnvVars: []string{"HYPERFS_TMPFS_DIR"}, Usage: "keep preimages in RAM below `DIR`, on a tmpfs (default: below /dev/shm)"},
 		&cli.BoolFlag{Name: "allow-other", EnvVars: []string{"HYPERFS_ALLOW_OTHER"}, Usage: "other users may enter the mount"},
 		&cli.BoolFlag{Name: "no-passthrough", EnvVars: []string{"HYPERFS_NO_PASSTHROUGH"}, Usage: "read and write through the daemon even where the kernel could do it alone"},
+		&cli.BoolFlag{Name: "no-uring", EnvVars: []string{"HYPERFS_NO_URING"}, Usage: "take requests from /dev/fuse even where the kernel has FUSE over io_uring switched on"},
 		&cli.BoolFlag{Name: "no-inotify", EnvVars: []string{"HYPERFS_NO_INOTIFY"}, Usage: "tell programs that watch files nothing of what a rollback, an undo or a merge changes"},
 		&cli.BoolFlag{Name: "no-hot", EnvVars: []string{"HYPERFS_NO_HOT"}, Usage: "no hot buffer: small preimages go to the tier too"},
 		&cli.Int64Flag{Name: "hot-file-bytes", EnvVars: []string{"HYPERFS_HOT_FILE_BYTES"}, Value: strategy.DefaultHotLimits.FileBytes, Usage: "how large a preimage in the hot buffer may be; 0 turns it off"},
@@ -132,6 +133,7 @@ type mountOptions struct {
 	Sync           bool
 	AllowOther     bool
 	NoPassthrough  bool
+	NoURing        bool
 	NoInotify      bool
 	Debug          bool
 	Served         bool // without a mount, by the backend scan
@@ -152,6 +154,7 @@ func mountOptionsOf(c *cli.Context, dir string) (o mountOptions, err error) {
 		Sync:           c.Bool("sync"),
 		AllowOther:     c.Bool("allow-other"),
 		NoPassthrough:  c.Bool("no-passthrough"),
+		NoURing:        c.Bool("no-uring"),
 		NoInotify:      c.Bool("no-inotify"),
 		Debug:          c.Bool("debug"),
 		LargeMin:       c.Int64("large-min"),

@@ -6,8 +6,6 @@ import (
 	"os"
 	"strconv"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/hyperfs/hyperfs/control"
 	"github.com/hyperfs/hyperfs/fs"
 	"github.com/hyperfs/hyperfs/internal/errs"
@@ -32,6 +30,7 @@ func openMountable(ctx context.Context, cfg overlay.Config) (closable, mounter, 
 			Debug:         o.Debug,
 			InPlace:       o.inPlace(),
 			NoPassthrough: o.NoPassthrough,
+			NoURing:       o.NoURing,
 			Logger:        log,
 			Shelf:         w.Shelf(),
 			Echo:          !o.NoInotify,
@@ -101,12 +100,8 @@ func checkFuse(mountpoint string) error {
 	return nil
 }
 
-// isDeadMount reports whether dir is a mount of ours whose daemon is gone. The kernel still knows the attributes of a dead
-// mount's root, so a stat tells nothing; a statfs always asks the daemon.
-func isDeadMount(dir string) bool {
-	var st unix.Statfs_t
-	return isMounted(dir) && unix.Statfs(dir, &st) == unix.ENOTCONN
-}
+// isDeadMount reports whether dir is a mount of ours whose daemon is gone.
+func isDeadMount(dir string) bool { return fs.IsDead(dir) }
 
 // cleanDeadMount takes away a mount of ours whose daemon is gone. It does nothing to any other directory.
 func cleanDeadMount(dir string) error {
@@ -131,6 +126,7 @@ func (v fuseView) InUse() []control.Feature {
 	list := []control.Feature{
 		{Name: "protocol", On: true, Note: f.Protocol},
 		{Name: "passthrough", On: f.Passthrough, Note: f.PassthroughReason},
+		{Name: "uring", On: f.URing, Note: f.URingReason},
 		{Name: "inotify", On: f.Echo, Note: f.EchoReason},
 		{Name: "request size", On: true, Note: bytesText(int64(f.MaxWrite))},
 	}
