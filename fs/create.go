@@ -93,12 +93,11 @@ func (s *filesystem) created(in *fuse.CreateIn, name string, out *fuse.CreateOut
 	if err != nil {
 		return status(err)
 	}
-	f, err := s.opens.created(dir.vol, h, int(in.Flags), in.Uid, &out.OpenOut)
+	f, err := s.opens.created(dir.vol, h, int(in.Flags), in.Uid, since, &out.OpenOut)
 	if err != nil {
 		dir.vol.Forget(n, 1)
 		return status(err)
 	}
-	s.opens.lookForCapabilities(f, since)
 	out.Fh = s.handles.add(f)
 	s.fillEntry(&out.EntryOut, node{dir.vol, n}, &a, since)
 	return fuse.OK

@@ -17,12 +17,10 @@ func (s *filesystem) Open(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut)
 		return st
 	}
 	defer n.vol.let()
-	since := s.invalidated.Load()
 	f, err := s.opens.open(n, int(in.Flags), callerOf(&in.InHeader, 0), out)
 	if err != nil {
 		return s.stale.status(in.Pid, err)
 	}
-	s.opens.lookForCapabilities(f, since)
 	if in.Mode&fuse.OPEN_KILL_SUIDGID != 0 {
 		if err := s.killPriv(n, f.File); err != nil {
 			s.opens.close(f)

@@ -13,7 +13,8 @@ const (
 
 // linger releases the file that was open for writing last, as soon as no mapping can write to it any more. A
 // mapping of a passthrough file holds the file underneath, not ours: the kernel says that ours is closed while it can still be
-// changed through the mapping. Until the handle is released, the tree makes a preimage of the file at each snapshot.
+// changed through the mapping. Until the handle is released, the tree makes a preimage of the file at each snapshot. A file that nobody has
+// had open for reading and writing since it was settled last needs none of that.
 //
 // There is no word when a mapping ends, so it looks again after a while. The caller holds oi.mu.
 func (t *openInodes) linger(oi *openInode, again time.Duration) {
@@ -36,7 +37,7 @@ func (t *openInodes) settle(oi *openInode) bool {
 	if !t.onlyOurs(f.Fd()) {
 		return false
 	}
-	oi.mapped = nil
+	oi.mapped, oi.mappable = nil, false
 	t.release(f)
 	return true
 }

@@ -35,6 +35,11 @@ func (f *openFile) node() node { return node{f.vol, f.Inode()} }
 
 func (f *openFile) writes() bool { return wantsWrite(f.flags) }
 
+// canMap reports whether a mapping that can write may outlive the file. What was opened for writing alone cannot be mapped at all (do_mmap in mm/mmap.c).
+func (f *openFile) canMap() bool {
+	return f.Direct() && f.writes() && f.flags&unix.O_ACCMODE != unix.O_WRONLY
+}
+
 func wantsWrite(flags int) bool { return flags&unix.O_ACCMODE != unix.O_RDONLY }
 
 // openInode is an inode with open files, or with an open or a close under way.
@@ -42,7 +47,7 @@ type openInode struct {
 	users int // who holds it; guarded by openInodes.mu
 
 	// bare says that it had no capabilities when it was opened for writing, and that nobody has set an xattr since: it is one more than
-	// filesystem.invalidated was before that. 0 says nothing. See openInodes.isBare.
+	// filesystem.invalidated was before that. What is too large for that, or 0, says nothing. See openInodes.isBare.
 	bare atomic.Uint64
 
 	mu      sync.Mutex // held over a whole open or close; guards what follows
@@ -51,6 +56,8 @@ type openInode struct {
 	backing int32     // the kernel's number of the file underneath, in ioPassthrough
 	mapped  *openFile // closed, but mappings may still write to it: see linger
 	stay    bool      // those who read past the daemon don't go: see outwait
+
+	mappable bool // a file was closed that writable mappings may be left of, and nothing has settled that since
 }
 
 // openInodes decides the mode of each open: the first one of an inode does, the others follow.
@@ -89,11 +96,6 @@ func (t *openInodes) let(n overlay.Inode, oi *openInode) {
 	}
 }
 
-// cachedReadMax is the size, in bytes, up to which a file that is opened for reading is cached: what is read again and again needs no
-// request but the open then, while each read past the daemon makes the kernel ask for the access time anew. Larger files
-// are not worth their pages being held twice.
-const cachedReadMax = 128 << 10
-
 // open opens a file in the mode that its inode has, or gets by this open.
 func (t *openInodes) open(n node, flags int, c *overlay.Caller, out *fuse.OpenOut) (*openFile, error) {
 	oi := t.hold(n.Inode)
@@ -103,6 +105,7 @@ func (t *openInodes) open(n node, flags int, c *overlay.Caller, out *fuse.OpenOu
 	oi.mu.Lock()
 	defer oi.mu.Unlock()
 	direct := t.wantsDirect(oi, n, flags, c.UID)
+	since := t.beginBare(oi, n.vol, flags)
 	h, err := n.vol.Open(n.Inode, flags, direct, c)
 	var f *openFile
 	if err == nil {
@@ -112,6 +115,7 @@ func (t *openInodes) open(n node, flags int, c *overlay.Caller, out *fuse.OpenOu
 		t.let(n.Inode, oi)
 		return nil, err
 	}
+	t.endBare(f, since)
 	return f, nil
 }
 
@@ -153,18 +157,16 @@ func (t *openInodes) wantsDirect(oi *openInode, n node, flags int, uid uint32) b
 		return true
 	case !t.passthrough():
 		return false
-	case uid == 0 && wantsWrite(flags):
+	case uid == 0 || !wantsWrite(flags): // of what is only read, the tree decides by the size
 		return true
 	}
 	a, err := n.vol.GetAttr(n.Inode, nil)
-	if err != nil || wantsWrite(flags) {
-		return err == nil && !privileged(a.Mode) // see checkPrivileged
-	}
-	return a.Size > cachedReadMax
+	return err == nil && !privileged(a.Mode) // see checkPrivileged
 }
 
-// created is open for a file that the tree has just made and opened.
-func (t *openInodes) created(v *volume, h overlay.File, flags int, uid uint32, out *fuse.OpenOut) (*openFile, error) {
+// created is open for a file that the tree has just made and opened: it has no capabilities, and nobody knows it yet who could give it any. since is what
+// filesystem.invalidated was before that.
+func (t *openInodes) created(v *volume, h overlay.File, flags int, uid uint32, since uint64, out *fuse.OpenOut) (*openFile, error) {
 	n := h.Inode()
 	oi := t.hold(n)
 	oi.mu.Lock()
@@ -172,8 +174,12 @@ func (t *openInodes) created(v *volume, h overlay.File, flags int, uid uint32, o
 	f, err := t.admit(v, oi, h, flags, uid, out)
 	if err != nil {
 		t.let(n, oi)
+		return nil, err
 	}
-	return f, err
+	if v.main && t.s.inPlace && f.writes() {
+		oi.bare.Store(since + 1)
+	}
+	return f, nil
 }
 
 // admit settles the mode of a handle and tells the kernel. It takes the handle over. The caller holds oi.mu.
@@ -275,7 +281,8 @@ func (t *openInodes) close(f *openFile) {
 		t.unregister(oi)
 		oi.mode, oi.stay = ioNone, false
 	}
-	if f.Direct() && f.writes() && oi.mapped == nil && !slices.ContainsFunc(oi.files, (*openFile).writes) {
+	oi.mappable = oi.mappable || f.canMap()
+	if oi.mappable && f.Direct() && f.writes() && oi.mapped == nil && !slices.ContainsFunc(oi.files, (*openFile).writes) {
 		oi.mapped = f
 	} else {
 		t.release(f)
@@ -292,16 +299,34 @@ func (t *openInodes) isBare(n overlay.Inode) bool {
 	return oi != nil && oi.bare.Load() == t.s.invalidated.Load()+1
 }
 
-// lookForCapabilities finds out whether a file that was just opened for writing is bare. The kernel is about to ask, and the descriptor is at hand now.
-// since is what filesystem.invalidated was before the open. Whoever sets an xattr at the same time has isBare say no in the end, as the mark comes first here, and
-// last there.
-func (t *openInodes) lookForCapabilities(f *openFile, since uint64) {
-	if !f.vol.main || !t.s.inPlace || !f.writes() {
+// unsureBare is what openInode.bare has added while it is being found out.
+const unsureBare = 1 << 63
+
+// beginBare says that the file is looked at from now on: whoever gives it an xattr after that has endBare say nothing. It is 0 where the answer
+// would not hold. The caller holds oi.mu, until endBare has returned.
+func (t *openInodes) beginBare(oi *openInode, v *volume, flags int) (since uint64) {
+	if !v.main || !t.s.inPlace || !wantsWrite(flags) {
+		return 0
+	}
+	since = t.s.invalidated.Load() + 1
+	oi.bare.Store(since | unsureBare)
+	return since
+}
+
+// endBare notes it where a file that was just opened for writing has no capabilities. The kernel is about to ask, and the tree may know or else the descriptor is at
+// hand now.
+func (t *openInodes) endBare(f *openFile, since uint64) {
+	if since == 0 {
 		return
 	}
-	f.inode.bare.Store(since + 1)
-	if _, err := unix.Fgetxattr(f.Fd(), capabilityXattr, nil); err != unix.ENODATA {
-		f.inode.bare.Store(0)
+	is := false
+	if h, ok := f.File.(*overlay.Handle); ok && h.Bare() {
+		is = true
+	} else if _, err := unix.Fgetxattr(f.Fd(), capabilityXattr, nil); err == unix.ENODATA {
+		is = true
+	}
+	if is {
+		f.inode.bare.CompareAndSwap(since|unsureBare, since)
 	}
 }
 

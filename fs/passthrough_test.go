@@ -3,6 +3,7 @@ package fs_test
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -244,6 +245,52 @@ func TestHandlesOfMappingsEndWithThem(t *testing.T) {
 	}
 	must(t, unix.Munmap(b))
 	eventually(t, "the mapping's handle is released", func() bool { return m.w.Diagnostics().Handles == 0 })
+}
+
+// What was open for writing alone cannot have been mapped: its end is the end of all writes, whoever else has the file underneath open.
+func TestAFileThatCannotBeMappedDoesNotLinger(t *testing.T) {
+	m := mount(t, fs.Options{})
+	needPassthrough(t, m)
+	must(t, os.WriteFile(filepath.Join(m.workspace, "f"), []byte("0123456789"), 0o644))
+	reader, err := os.Open(filepath.Join(m.workspace, "f")) // as a mapping would, it keeps a lease from being granted
+	must(t, err)
+	defer reader.Close()
+	f, err := os.OpenFile(m.path("f"), os.O_WRONLY, 0)
+	must(t, err)
+	must(t, f.Close())
+	eventually(t, "the writer's handle is released", func() bool { return m.w.Diagnostics().Handles == 0 })
+	f, err = os.OpenFile(m.path("f"), os.O_RDWR, 0)
+	must(t, err)
+	must(t, f.Close())
+	time.Sleep(50 * time.Millisecond)
+	if n := m.w.Diagnostics().Handles; n != 1 {
+		t.Errorf("%d handles after it was open for reading and writing, want 1", n)
+	}
+	must(t, reader.Close())
+	eventually(t, "that handle is released too", func() bool { return m.w.Diagnostics().Handles == 0 })
+}
+
+// The last one who closes the file cannot have mapped it, but somebody before has.
+func TestAMappingLastsLongerThanWritersThatCannotMap(t *testing.T) {
+	m := mount(t, fs.Options{InPlace: true})
+	needPassthrough(t, m)
+	p := m.write(t, "f", "0123456789")
+	writer, err := os.OpenFile(p, os.O_WRONLY, 0)
+	must(t, err)
+	b := mapShared(t, p, 10)
+	time.Sleep(50 * time.Millisecond) // the release arrives
+	must(t, writer.Close())
+	time.Sleep(50 * time.Millisecond)
+	if n := m.w.Diagnostics().Handles; n != 1 {
+		t.Errorf("%d handles while it is mapped, want 1", n)
+	}
+	id := m.snapshot(t)
+	populate(t, b)
+	b[1] = 'B'
+	m.rollback(t, id)
+	if got, err := os.ReadFile(p); err != nil || string(got) != "0123456789" {
+		t.Fatalf("got %q, %v", got, err)
+	}
 }
 
 func TestOverlayfsHasNoPassthrough(t *testing.T) {

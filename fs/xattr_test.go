@@ -161,6 +161,15 @@ func TestCapabilitiesOfAFileThatIsOpen(t *testing.T) {
 		_, err = again.WriteString("y")
 		must(t, err)
 		has("after a write to it", false)
+		m.snapshot(t)
+		third, err := os.OpenFile(m.path("f"), os.O_WRONLY, 0) // it is recorded that there are no xattrs
+		must(t, err)
+		must(t, third.Close())
+		must(t, unix.Setxattr(m.path("f"), name, value, 0))
+		fourth, err := os.OpenFile(m.path("f"), os.O_WRONLY, 0)
+		must(t, err)
+		defer fourth.Close()
+		has("opened once more", true)
 
 		g, err := os.Create(m.path("g"))
 		must(t, err)

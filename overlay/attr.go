@@ -194,50 +194,39 @@ func (t *Tree) SetAttr(n *Node, h *Handle, in *SetAttr) (Attr, error) {
 	if err := t.copyUpNode(n); err != nil {
 		return Attr{}, err
 	}
-	if err := t.protectForSetAttr(n, in); err != nil {
-		return Attr{}, err
-	}
-	ref, err := t.reachOpen(n, h)
+	var st unix.Statx_t
+	ref, err := t.reachOpen(n, h, &st)
 	if err != nil {
 		return Attr{}, err
 	}
 	defer ref.done()
-	if err := applySetAttr(h, ref.fd, in); err != nil {
+	if err := t.protectForSetAttr(n, ref, &st, in); err != nil {
 		return Attr{}, err
 	}
-	var st unix.Statx_t
+	if err := applySetAttr(h, ref, in); err != nil {
+		return Attr{}, err
+	}
 	if err := statFd(ref.fd, &st); err != nil {
 		return Attr{}, err
 	}
 	return t.visible(&st, func(st *unix.Statx_t) error { return statFd(ref.fd, st) }), nil
 }
 
-// reachOpen is reach, with a handle's descriptor where there is one.
-func (t *Tree) reachOpen(n *Node, h *Handle) (dirRef, error) {
-	if h != nil {
-		return dirRef{t: t, fd: h.fd}, nil
-	}
-	return t.reach(n)
-}
-
-// protectForSetAttr makes the preimage safe. The caller holds n.mu.
-func (t *Tree) protectForSetAttr(n *Node, in *SetAttr) error {
+// protectForSetAttr makes the preimage safe of what ref refers to and, if st.Mask is set, st describes. The caller holds n.mu.
+func (t *Tree) protectForSetAttr(n *Node, ref dirRef, st *unix.Statx_t, in *SetAttr) error {
 	if !t.protecting {
 		return nil
 	}
 	if in.Valid&SetSize != 0 {
 		return t.protectSpan(n, span{max(in.Size, 0), toEnd}, notOpened)
 	}
-	if in.Valid&(SetMode|SetUID|SetGID|SetKillPriv) != 0 { // these change ACLs and capabilities too
-		if err := t.protectXattrs(n); err != nil {
-			return err
-		}
-	}
-	return t.protectAttr(n)
+	changesXattrs := in.Valid&(SetMode|SetUID|SetGID|SetKillPriv) != 0 // ACLs and capabilities
+	return t.protectReached(n, ref, st, changesXattrs, false)
 }
 
-// applySetAttr changes the inode that fd, which may be O_PATH, refers to.
-func applySetAttr(h *Handle, fd int, in *SetAttr) error {
+// applySetAttr changes the inode that ref refers to.
+func applySetAttr(h *Handle, ref dirRef, in *SetAttr) error {
+	fd := ref.fd
 	if in.Valid&SetSize != 0 {
 		if err := truncate(h, fd, in.Size); err != nil {
 			return err
@@ -249,7 +238,7 @@ func applySetAttr(h *Handle, fd int, in *SetAttr) error {
 		}
 	}
 	if in.Valid&SetMode != 0 {
-		if err := chmodFd(fd, in.Mode&0o7777); err != nil {
+		if err := ref.chmod(in.Mode & 0o7777); err != nil {
 			return err
 		}
 	}
@@ -284,6 +273,14 @@ func chownFd(fd int, in *SetAttr) error {
 		gid = int(in.GID)
 	}
 	return unix.Fchownat(fd, "", uid, gid, unix.AT_EMPTY_PATH)
+}
+
+// chmod is fchmod(2) where the descriptor is a handle's.
+func (r dirRef) chmod(mode uint32) error {
+	if r.h != nil {
+		return unix.Fchmod(r.fd, mode)
+	}
+	return chmodFd(r.fd, mode)
 }
 
 // chmodFd changes the mode through /proc, which also takes an O_PATH descriptor; fchmodat2(2) would need Linux 6.6.

@@ -108,18 +108,22 @@ func (c *dirCache[K]) close() {
 	}
 }
 
-// dirRef is a directory's descriptor in use. Call done once.
+// dirRef is the descriptor in use of a directory, or of what reach has reached. Call done once.
 type dirRef struct {
 	t    *Tree
 	e    *dirEntry[*Node] // nil for one that is not in the cache
-	fd   int              // O_PATH
+	h    *Handle          // which fd is borrowed from, or nil
+	fd   int              // O_PATH, unless it is a handle's
 	owns bool             // done closes fd
 }
 
 func (r dirRef) done() {
-	if r.e != nil {
+	switch {
+	case r.e != nil:
 		r.t.dirs.done(r.e)
-	} else if r.owns {
+	case r.h != nil:
+		r.h.returned()
+	case r.owns:
 		_ = unix.Close(r.fd)
 	}
 }

@@ -30,7 +30,7 @@ type Node struct {
 	oldIn     atomic.Uint64               // it is old
 	attrIn    atomic.Uint64               // it has an attribute record
 	contentIn atomic.Uint64               // it has a content record, and nothing more has to be saved
-	xattrIn   atomic.Uint64               // it has an xattr record, or had no xattrs
+	xattrIn   atomic.Uint64               // it has an xattr record; with noXattrs, it has none, and no xattrs either
 	locIn     atomic.Uint64               // the store knows where it is; holds Tree.locGen
 	blocks    atomic.Pointer[savedBlocks] // it has a content record with block preimages
 	class     atomic.Pointer[dirClass]    // of a directory: what the ignore patterns say of it
@@ -51,6 +51,9 @@ type Node struct {
 	direct  int32 // of handles: whose writes the daemon does not see
 	handles []*Handle
 }
+
+// noXattrs is what Node.xattrIn has added to the epoch where there is nothing to record unless the inode is given xattrs.
+const noXattrs = 1 << 63
 
 // link is one name of an inode.
 type link struct {

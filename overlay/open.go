@@ -16,6 +16,10 @@ type Handle struct {
 	writable bool
 	readable bool // fd can be read, whatever was asked for
 	direct   bool
+	bare     bool // see Bare
+
+	users    int  // who has borrowed fd; guarded by Tree.openMu
+	released bool // the last of them closes fd; guarded by Tree.openMu
 }
 
 // Node gives what the handle has open.
@@ -23,6 +27,9 @@ func (h *Handle) Node() *Node { return h.node }
 
 // Direct reports whether reads and writes may bypass the handle.
 func (h *Handle) Direct() bool { return h.direct }
+
+// Bare reports whether the file is known to have had no xattrs when it was opened for writing. Where it is false, nothing is known.
+func (h *Handle) Bare() bool { return h.bare }
 
 // Fd gives the descriptor of the file underneath, to register it for passthrough or to splice from. It is valid until Release.
 func (h *Handle) Fd() int { return h.fd }
@@ -37,9 +44,14 @@ const openMask = ^(unix.O_CREAT | unix.O_EXCL | unix.O_NOCTTY | unix.O_APPEND | 
 
 func wantsWrite(flags int) bool { return flags&unix.O_ACCMODE != unix.O_RDONLY }
 
+// cachedReadMax is the size, in bytes, up to which a file that is opened for reading should be cached: what is read again and again needs no
+// request but the open then, while each read past the daemon makes the kernel ask for the access time anew. Larger files
+// are not worth their pages being held twice.
+const cachedReadMax = 128 << 10
+
 // Open opens a regular file. direct asks that reads and writes may bypass the daemon: then the preimage is made safe at once if
-// the handle can write. Handle.Direct tells whether that was granted. It is always granted while another direct handle
-// of the node is open.
+// the handle can write. Handle.Direct tells whether that was granted; not where a small file is only to be read, or a large one would have to be
+// copied. It is always granted while another direct handle of the node is open.
 func (t *Tree) Open(n *Node, flags int, direct bool, c *Caller) (*Handle, error) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -51,11 +63,12 @@ func (t *Tree) Open(n *Node, flags int, direct bool, c *Caller) (*Handle, error)
 		return nil, unix.EROFS
 	}
 	if !write && flags&unix.O_TRUNC == 0 {
-		fd, err := t.openData(n, flags)
+		var st unix.Statx_t
+		fd, err := t.openData(n, flags, &st)
 		if err != nil {
 			return nil, err
 		}
-		return t.newHandle(n, fd, false, direct), nil
+		return t.newHandle(n, fd, false, direct && (int64(st.Size) > cachedReadMax || t.hasDirect(n))), nil
 	}
 	if err := t.mayChangeNode(n, "modify"); err != nil {
 		return nil, err
@@ -80,7 +93,8 @@ func (t *Tree) openForWrite(n *Node, flags int, direct bool) (*Handle, error) {
 	} else if _, err := t.replaceForWrite(n); err != nil {
 		return nil, err
 	}
-	fd, readable, err := t.openToChange(n, flags)
+	var st unix.Statx_t
+	fd, readable, err := t.openToChange(n, flags, &st)
 	if err != nil {
 		return nil, err
 	}
@@ -89,8 +103,9 @@ func (t *Tree) openForWrite(n *Node, flags int, direct bool) (*Handle, error) {
 		if err = t.protectSpan(n, allBytes, opened{fd: fd, readable: readable}); err == nil {
 			err = truncateFd(fd, flags)
 		}
+		direct = direct && (wantsWrite(flags) || t.hasDirect(n))
 	case direct:
-		direct, err = t.protectForDirect(n, opened{fd: fd, readable: readable})
+		direct, err = t.protectForDirect(n, opened{fd: fd, readable: readable, st: &st})
 	}
 	if err != nil {
 		_ = unix.Close(fd)
@@ -98,18 +113,19 @@ func (t *Tree) openForWrite(n *Node, flags int, direct bool) (*Handle, error) {
 	}
 	h := t.newHandle(n, fd, wantsWrite(flags), direct)
 	h.readable = readable
+	h.bare = n.xattrIn.Load() == uint64(t.epoch)|noXattrs
 	return h, nil
 }
 
 // openToChange opens the data of a file, also for reading if its content may have to be saved: so that it need not be opened
-// twice. readable says that this was allowed.
-func (t *Tree) openToChange(n *Node, flags int) (fd int, readable bool, err error) {
+// twice. readable says that this was allowed; st describes the file then.
+func (t *Tree) openToChange(n *Node, flags int, st *unix.Statx_t) (fd int, readable bool, err error) {
 	if flags&unix.O_ACCMODE == unix.O_WRONLY && t.needsContent(n) {
-		if fd, err = t.openData(n, flags&^unix.O_ACCMODE|unix.O_RDWR); err == nil {
+		if fd, err = t.openData(n, flags&^unix.O_ACCMODE|unix.O_RDWR, st); err == nil {
 			return fd, true, nil
 		}
 	}
-	fd, err = t.openData(n, flags)
+	fd, err = t.openData(n, flags, st)
 	return fd, flags&unix.O_ACCMODE != unix.O_WRONLY, err
 }
 
@@ -123,17 +139,13 @@ func truncateFd(fd, flags int) error {
 
 // protectForDirect makes the content safe for writes that the daemon won't see. A large file that would have to be copied for that does not get
 // such, if it need not, also where there is nothing to protect yet: it may stay open for long, and each later snapshot would have to save it whole.
+// by.st is set.
 func (t *Tree) protectForDirect(n *Node, by opened) (bool, error) {
 	if t.hasDirect(n) {
 		return true, t.protectSpan(n, allBytes, by)
 	}
-	var st unix.Statx_t
-	if err := statFd(by.fd, &st); err != nil {
-		return false, err
-	}
-	by.st = &st
 	switch {
-	case int64(st.Size) <= t.largeMin:
+	case int64(by.st.Size) <= t.largeMin:
 		return true, t.protectSpan(n, allBytes, by)
 	case !t.cheapSave():
 		return false, nil
@@ -154,14 +166,21 @@ func (t *Tree) hasDirect(n *Node) bool {
 	return n.direct > 0
 }
 
-// openData opens the file underneath, through another handle if it has no name any more.
-func (t *Tree) openData(n *Node, flags int) (int, error) {
+// openData opens the file underneath, through another handle if it has no name any more, and describes it.
+func (t *Tree) openData(n *Node, flags int, st *unix.Statx_t) (int, error) {
 	flags &= openMask
-	fd, err := t.openNode(n, flags|unix.O_NONBLOCK)
+	fd, err := t.openStated(n, flags|unix.O_NONBLOCK, st)
 	if err != unix.ESTALE {
 		return fd, err
 	}
-	return t.reopenHandle(n, flags)
+	if fd, err = t.reopenHandle(n, flags); err != nil {
+		return -1, err
+	}
+	if err := statFd(fd, st); err != nil {
+		_ = unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
 }
 
 // reopenHandle opens a file that is open already and may have no name any more.
@@ -203,10 +222,40 @@ func (h *Handle) Release() {
 	if h.writable && !slices.ContainsFunc(n.handles, func(o *Handle) bool { return o.writable }) {
 		delete(t.openFiles, n)
 	}
+	h.released = true
+	borrowed := h.users > 0
 	t.openMu.Unlock()
-	_ = unix.Close(h.fd)
+	if !borrowed {
+		_ = unix.Close(h.fd)
+	}
 	t.handleCount.Add(-1)
 	t.unpin(n)
+}
+
+// borrow gives the descriptor of a handle, or of any handle of n if h is nil: it stands for the inode, whatever has become of its name. It may have been
+// opened for reading alone.
+func (t *Tree) borrow(n *Node, h *Handle) (ref dirRef, ok bool) {
+	t.openMu.Lock()
+	defer t.openMu.Unlock()
+	if h == nil {
+		if len(n.handles) == 0 {
+			return dirRef{}, false
+		}
+		h = n.handles[0]
+	}
+	h.users++
+	return dirRef{t: t, h: h, fd: h.fd}, true
+}
+
+// returned ends a borrow.
+func (h *Handle) returned() {
+	h.t.openMu.Lock()
+	h.users--
+	last := h.released && h.users == 0
+	h.t.openMu.Unlock()
+	if last {
+		_ = unix.Close(h.fd)
+	}
 }
 
 // isOpen reports whether n has handles.

@@ -20,7 +20,7 @@ import (
 type logTx struct {
 	*checkpoint.Tx
 	marks []mark
-	few   [4]mark // for marks
+	few   [8]mark // for marks
 }
 
 type mark struct {
@@ -300,8 +300,7 @@ func (t *Tree) protectXattrs(n *Node) error { return t.protectXattrsOf(n, false)
 
 // protectXattrsOf does it also, with always, if there are none: because there will be.
 func (t *Tree) protectXattrsOf(n *Node, always bool) error {
-	e := uint64(t.epoch)
-	if !t.protecting || n.xattrIn.Load() == e || n.newIn.Load() == e {
+	if !t.protecting || n.newIn.Load() == uint64(t.epoch) || t.xattrsSafe(n, always) {
 		return nil
 	}
 	xs, err := t.readXattrs(n)
@@ -314,6 +313,45 @@ func (t *Tree) protectXattrsOf(n *Node, always bool) error {
 			return err
 		}
 		return t.recordXattrs(l, n, nil, xs, always)
+	})
+}
+
+// xattrsSafe reports whether nothing has to be recorded of the xattrs of n before they change or, with always, before it is given any.
+func (t *Tree) xattrsSafe(n *Node, always bool) bool {
+	in, e := n.xattrIn.Load(), uint64(t.epoch)
+	return in == e || in == e|noXattrs && !always
+}
+
+// protectReached makes the attributes safe of n, which ref refers to and, if st.Mask is set, st describes; with xattrs these too, and with always if there
+// are none. The caller holds n.mu.
+func (t *Tree) protectReached(n *Node, ref dirRef, st *unix.Statx_t, xattrs, always bool) error {
+	e := uint64(t.epoch)
+	xattrs = xattrs && !t.xattrsSafe(n, always)
+	if !t.protecting || n.newIn.Load() == e || n.attrIn.Load() == e && !xattrs {
+		return nil
+	}
+	var xs []checkpoint.Xattr
+	var now *unix.Statx_t
+	if st.Mask != 0 {
+		now = new(unix.Statx_t)
+		*now = *st
+	}
+	if xattrs {
+		var err error
+		if xs, err = ref.xattrs(); err != nil {
+			return err
+		}
+	}
+	return t.record(func(l *logTx) error {
+		if isNew, err := t.isNew(l, n); err != nil || isNew {
+			return err
+		}
+		if xattrs {
+			if err := t.recordXattrs(l, n, now, xs, always); err != nil {
+				return err
+			}
+		}
+		return t.recordAttrOf(l, n, now)
 	})
 }
 
@@ -336,6 +374,8 @@ func (t *Tree) recordXattrs(l *logTx, n *Node, st *unix.Statx_t, xs []checkpoint
 	}
 	if has {
 		l.mark(&n.xattrIn, uint64(t.epoch))
+	} else {
+		l.mark(&n.xattrIn, uint64(t.epoch)|noXattrs)
 	}
 	return nil
 }
@@ -443,12 +483,16 @@ func (t *Tree) preimageName(id checkpoint.ID) string {
 
 // recordXattrsFd notes the xattrs of a file that is open as fd, if it has any.
 func (t *Tree) recordXattrsFd(l *logTx, n *Node, fd int, st *unix.Statx_t) error {
-	if n.xattrIn.Load() == uint64(t.epoch) {
+	if t.xattrsSafe(n, false) {
 		return nil
 	}
 	xs, err := xattrsFd(fd)
-	if err != nil || len(xs) == 0 {
+	if err != nil {
 		return err
+	}
+	if len(xs) == 0 {
+		l.mark(&n.xattrIn, uint64(t.epoch)|noXattrs)
+		return nil
 	}
 	return t.recordXattrs(l, n, st, xs, false)
 }

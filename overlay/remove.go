@@ -120,13 +120,13 @@ func (t *Tree) protectOccupant(dir *Node, dirfd int, name string, st *unix.Statx
 	if !t.protecting {
 		return false, nil
 	}
+	if n := t.known(t.idOf(st)); n != nil && n.newIn.Load() == uint64(t.epoch) && dir.newIn.Load() == uint64(t.epoch) {
+		return false, nil // neither has a record, and none is made; rmdir finds out whether it is empty
+	}
 	if isDir(st) {
 		if err := emptyDir(dirfd, name); err != nil {
 			return false, err
 		}
-	}
-	if n := t.known(t.idOf(st)); n != nil && n.newIn.Load() == uint64(t.epoch) && dir.newIn.Load() == uint64(t.epoch) {
-		return false, nil // neither has a record, and none is made
 	}
 	held := t.occupantOf(st)
 	err = t.record(func(l *logTx) error {

@@ -69,12 +69,13 @@ func (r *restorer) restoreInode(i *inodeRestore) error {
 			return err
 		}
 	}
-	ref, err := r.t.reachOpen(i.node, nil)
+	ref, err := r.t.reach(i.node)
 	if err != nil {
 		return err
 	}
 	defer ref.done()
 	i.node.defACL.Store(0)
+	i.node.xattrIn.Store(0)
 	defer crash.Point("rollback-inode")
 	return r.restoreAttr(ref.fd, i)
 }

@@ -256,32 +256,25 @@ func (t *Tree) stat(n *Node, st *unix.Statx_t) error {
 // openNode opens an inode that has a name, whatever its type, without following a symlink, and proves its identity.
 // The caller closes the descriptor.
 func (t *Tree) openNode(n *Node, flags int) (int, error) {
+	var st unix.Statx_t
+	return t.openStated(n, flags, &st)
+}
+
+// openStated is openNode that describes what it has opened: what proves its identity says the rest, too.
+func (t *Tree) openStated(n *Node, flags int, st *unix.Statx_t) (int, error) {
 	flags |= unix.O_CLOEXEC | unix.O_NOFOLLOW
-	if n == t.root {
-		return unix.Openat(t.rootFd, ".", flags, 0)
-	}
 	if n.regular {
 		flags &^= unix.O_NONBLOCK // for others, so that a FIFO does not wait; here it would fail while fs/ has a lease on the file, for an instant
 	}
 	for range 8 {
-		p, err := t.placeOf(n)
-		if err != nil {
-			return -1, err
-		}
-		fd := -1
-		err = t.within(p.parent, p.dir.fd, func() error {
-			fd, err = unix.Openat(p.dir.fd, p.name, flags, 0)
-			return err
-		})
-		p.done()
+		fd, err := t.openPlace(n, flags)
 		if err == unix.ENOENT || err == unix.ELOOP && flags&unix.O_PATH == 0 {
 			continue
 		}
 		if err != nil {
 			return -1, err
 		}
-		var st unix.Stat_t
-		if err := unix.Fstat(fd, &st); err == nil && st.Ino == t.identity(n).Ino {
+		if err := statFd(fd, st); err == nil && (n == t.root || st.Ino == t.identity(n).Ino) {
 			return fd, nil
 		}
 		_ = unix.Close(fd)
@@ -289,14 +282,39 @@ func (t *Tree) openNode(n *Node, flags int) (int, error) {
 	return -1, unix.ESTALE
 }
 
+// openPlace opens what is where an inode should be.
+func (t *Tree) openPlace(n *Node, flags int) (fd int, err error) {
+	if n == t.root {
+		return unix.Openat(t.rootFd, ".", flags, 0)
+	}
+	p, err := t.placeOf(n)
+	if err != nil {
+		return -1, err
+	}
+	defer p.done()
+	err = t.within(p.parent, p.dir.fd, func() error {
+		fd, err = unix.Openat(p.dir.fd, p.name, flags, 0)
+		return err
+	})
+	return fd, err
+}
+
 // reach gives a descriptor on which *at calls with AT_EMPTY_PATH, or calls through /proc/self/fd, work for the node: that of
 // a handle, a cached one of a directory, or a new one.
 func (t *Tree) reach(n *Node) (dirRef, error) {
+	var st unix.Statx_t
+	return t.reachStated(n, &st)
+}
+
+// reachStated is reach that describes the inode if it has to open it: st.Mask tells.
+func (t *Tree) reachStated(n *Node, st *unix.Statx_t) (dirRef, error) {
+	st.Mask = 0
 	if n.dir {
 		return t.openDirRef(n)
 	}
-	fd, err := t.openNode(n, unix.O_PATH)
+	fd, err := t.openStated(n, unix.O_PATH, st)
 	if err == unix.ESTALE {
+		st.Mask = 0
 		if fd, err = t.dupHandle(n); err != nil {
 			return dirRef{}, unix.ESTALE
 		}
@@ -305,4 +323,16 @@ func (t *Tree) reach(n *Node) (dirRef, error) {
 		return dirRef{}, err
 	}
 	return dirRef{t: t, fd: fd, owns: true}, nil
+}
+
+// reachOpen is reachStated that opens nothing where there is a handle: h or, if that is nil, any of the node. On overlayfs only h will do: a file that was
+// copied up since it was opened for reading is another one.
+func (t *Tree) reachOpen(n *Node, h *Handle, st *unix.Statx_t) (dirRef, error) {
+	if h != nil || t.births && !n.dir {
+		if ref, ok := t.borrow(n, h); ok {
+			st.Mask = 0
+			return ref, nil
+		}
+	}
+	return t.reachStated(n, st)
 }

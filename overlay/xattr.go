@@ -14,37 +14,49 @@ import (
 func (t *Tree) GetXattr(n *Node, name string, dest []byte) (int, error) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	ref, err := t.reach(n)
+	var st unix.Statx_t
+	ref, err := t.reachOpen(n, nil, &st)
 	if err != nil {
 		return 0, err
 	}
 	defer ref.done()
-	return unix.Getxattr(procPath(ref.fd), name, dest)
+	return ref.getxattr(name, dest)
 }
 
 // ListXattr lists the names as listxattr(2) does.
 func (t *Tree) ListXattr(n *Node, dest []byte) (int, error) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	ref, err := t.reach(n)
+	var st unix.Statx_t
+	ref, err := t.reachOpen(n, nil, &st)
 	if err != nil {
 		return 0, err
 	}
 	defer ref.done()
-	return unix.Listxattr(procPath(ref.fd), dest)
+	return ref.listxattr(dest)
 }
 
 // SetXattr is setxattr(2).
 func (t *Tree) SetXattr(n *Node, name string, value []byte, flags int) error {
-	return t.changeXattr(n, name, func(path string) error { return unix.Setxattr(path, name, value, flags) })
+	return t.changeXattr(n, func(ref dirRef) error {
+		if ref.h != nil {
+			return unix.Fsetxattr(ref.fd, name, value, flags)
+		}
+		return unix.Setxattr(procPath(ref.fd), name, value, flags)
+	})
 }
 
 // RemoveXattr is removexattr(2).
 func (t *Tree) RemoveXattr(n *Node, name string) error {
-	return t.changeXattr(n, name, func(path string) error { return unix.Removexattr(path, name) })
+	return t.changeXattr(n, func(ref dirRef) error {
+		if ref.h != nil {
+			return unix.Fremovexattr(ref.fd, name)
+		}
+		return unix.Removexattr(procPath(ref.fd), name)
+	})
 }
 
-func (t *Tree) changeXattr(n *Node, name string, change func(path string) error) error {
+func (t *Tree) changeXattr(n *Node, change func(dirRef) error) error {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	if n.foreign {
@@ -61,16 +73,39 @@ func (t *Tree) changeXattr(n *Node, name string, change func(path string) error)
 	if err := t.copyUpNode(n); err != nil {
 		return err
 	}
-	if err := t.protectXattrsOf(n, true); err != nil {
-		return err
-	}
-	ref, err := t.reach(n)
+	var st unix.Statx_t
+	ref, err := t.reachOpen(n, nil, &st)
 	if err != nil {
 		return err
 	}
 	defer ref.done()
+	if err := t.protectReached(n, ref, &st, true, true); err != nil {
+		return err
+	}
 	n.defACL.Store(0)
-	return change(procPath(ref.fd))
+	n.xattrIn.CompareAndSwap(uint64(t.epoch)|noXattrs, 0) // also where nothing had to be recorded
+	return change(ref)
+}
+
+// getxattr and listxattr go by the descriptor itself where it is a handle's: O_PATH takes the way through /proc.
+
+func (r dirRef) getxattr(name string, dest []byte) (int, error) {
+	if r.h != nil {
+		return unix.Fgetxattr(r.fd, name, dest)
+	}
+	return unix.Getxattr(procPath(r.fd), name, dest)
+}
+
+func (r dirRef) listxattr(dest []byte) (int, error) {
+	if r.h != nil {
+		return unix.Flistxattr(r.fd, dest)
+	}
+	return unix.Listxattr(procPath(r.fd), dest)
+}
+
+// xattrs gives all extended attributes.
+func (r dirRef) xattrs() ([]checkpoint.Xattr, error) {
+	return xattrsBy(r.listxattr, r.getxattr)
 }
 
 // readXattrs gives all extended attributes of a node.
@@ -80,7 +115,7 @@ func (t *Tree) readXattrs(n *Node) ([]checkpoint.Xattr, error) {
 		return nil, err
 	}
 	defer ref.done()
-	return xattrsOf(procPath(ref.fd))
+	return ref.xattrs()
 }
 
 // xattrsOf gives all extended attributes of what path names; none where the filesystem has no such thing.
