@@ -106,7 +106,11 @@ func givenFlags(f *flag.FlagSet) string {
 		case b != nil && b.IsBoolFlag() && g.Value.String() == "true":
 			all = append(all, "-"+g.Name)
 		default:
-			all = append(all, fmt.Sprintf("-%s=%s", g.Name, g.Value))
+			value := g.Value.String()
+			if strings.ContainsAny(value, " |()*?^&;<>[]") {
+				value = `"` + value + `"`
+			}
+			all = append(all, "-"+g.Name+"="+value)
 		}
 	})
 	if len(all) == 0 {
