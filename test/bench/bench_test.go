@@ -168,3 +168,17 @@ func TestChartsAreXMLWithAllPointsInside(t *testing.T) {
 		t.Errorf("%d points", points)
 	}
 }
+
+func TestFlagsThatFiguresDependOnAreNamed(t *testing.T) {
+	for args, want := range map[string]string{
+		"":                             "",
+		"-json x -markdown y":          "",
+		"-lower tmpfs -quick -json x":  " BENCH='-lower=tmpfs -quick'",
+		"-only ^go|tar -peers=false":   ` BENCH='-only="^go|tar" -peers=false'`,
+		"-curves -curves-to x -size 9": " BENCH='-curves -size=9'",
+	} {
+		if o, err := parse(strings.Fields(args)); err != nil || o.flags != want {
+			t.Errorf("%q becomes %q, %v", args, o.flags, err)
+		}
+	}
+}

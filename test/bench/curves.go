@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -107,6 +106,7 @@ func (b *bench) curves() error {
 	if len(r.Curves) == 0 {
 		return failed
 	}
+	r.Interrupted = b.ctx.Err() != nil
 	return errors.Join(failed, r.write(b.o))
 }
 
@@ -134,7 +134,7 @@ func (r *curvesReport) markdown(o options) string {
 		dir = o.curvesTo
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "On %s: %s. By `make bench%s`.\n", lowers(o)[0].kind, r.describe(), benchFlags(os.Args[1:]))
+	fmt.Fprintf(&b, "On %s: %s. By `make bench%s`.\n", lowers(o)[0].kind, r.describe(), r.flags)
 	for _, c := range r.Curves {
 		fmt.Fprintf(&b, "\n![%s](%s)\n", c.Title, filepath.ToSlash(filepath.Join(dir, c.Name+".svg")))
 		printMarkdown(&b, c.table())

@@ -69,11 +69,11 @@ func (b *bench) runGroup(l lower, g group) error {
 					took, err = b.measure(t, w, n)
 					return err
 				})
-				b.report.add(l, g.name+"/"+w.name, t.name(), took, err)
-				b.report.line(l, g.name+"/"+w.name).Each = w.each
-				if b.ctx.Err() != nil {
+				if b.ctx.Err() != nil { // what it has made of this sample says nothing
 					return b.ctx.Err()
 				}
+				b.report.add(l, g.name+"/"+w.name, t.name(), took, err)
+				b.report.line(l, g.name+"/"+w.name).Each = w.each
 			}
 		}
 	}

@@ -82,7 +82,7 @@ func (b *bench) withTree(l lower, k keeper, files int, fn func(root string) erro
 
 // unlessFailed puts down in a line that a keeper has failed, if it has. Its own error is that the run is to end.
 func (b *bench) unlessFailed(l lower, line string, k keeper, err error) error {
-	if err != nil {
+	if err != nil && b.ctx.Err() == nil {
 		b.report.add(l, line, k.name(), 0, err)
 	}
 	return b.ctx.Err()

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strings"
 	"syscall"
 )
 
@@ -35,6 +36,8 @@ type options struct {
 	targets    bool
 	curves     bool
 	curvesTo   string
+
+	flags string // those that were given, as make takes them, but for those that only say where something is
 }
 
 func main() {
@@ -75,6 +78,7 @@ func parse(args []string) (options, error) {
 	if err := f.Parse(args); err != nil {
 		return o, err
 	}
+	o.flags = givenFlags(f)
 	if o.quick {
 		o.sizeMiB = 16
 		o.lower = cmp.Or(o.lower, "tmpfs")
@@ -91,6 +95,28 @@ func parse(args []string) (options, error) {
 	}
 	o.hyperfs, err = filepath.Abs(o.hyperfs)
 	return o, err
+}
+
+// givenFlags gives BENCH='…' with the flags that figures depend on; "" if there are none.
+func givenFlags(f *flag.FlagSet) string {
+	var all []string
+	f.Visit(func(g *flag.Flag) {
+		switch b, _ := g.Value.(interface{ IsBoolFlag() bool }); {
+		case slices.Contains([]string{"hyperfs", "json", "text", "markdown", "curves-to", "disk", "shm"}, g.Name):
+		case b != nil && b.IsBoolFlag() && g.Value.String() == "true":
+			all = append(all, "-"+g.Name)
+		default:
+			value := g.Value.String()
+			if strings.ContainsAny(value, " |()*?^&;<>[]") {
+				value = `"` + value + `"`
+			}
+			all = append(all, "-"+g.Name+"="+value)
+		}
+	})
+	if len(all) == 0 {
+		return ""
+	}
+	return " BENCH='" + strings.Join(all, " ") + "'"
 }
 
 func defaultRepeat(quick bool) int {
@@ -119,6 +145,7 @@ func run(o options) error {
 			failed = b.inTemp(l, b.onLower)
 		}
 	}
+	b.report.Interrupted = ctx.Err() != nil
 	return errors.Join(failed, b.report.write(o)) // what was measured before an interruption counts
 }
 

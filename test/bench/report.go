@@ -19,6 +19,10 @@ type report struct {
 
 	LoadBefore string `json:"load_before"` // the load average over 1, 5 and 15 minutes
 	LoadAfter  string `json:"load_after"`
+
+	Interrupted bool `json:"interrupted,omitempty"`
+
+	flags string // of the run, as make takes them
 }
 
 // line is one workload on one lower filesystem, on all targets.
@@ -46,7 +50,7 @@ type leftOut struct {
 }
 
 func newReport(o options) *report {
-	return &report{Time: time.Now().UTC(), Machine: newMachine(o), Quick: o.quick, Repeat: o.repeat, LoadBefore: loadAverage()}
+	return &report{Time: time.Now().UTC(), Machine: newMachine(o), Quick: o.quick, Repeat: o.repeat, LoadBefore: loadAverage(), flags: o.flags}
 }
 
 // add puts down one sample, or why there is none.

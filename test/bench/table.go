@@ -39,6 +39,9 @@ func (r *report) print(w io.Writer) {
 // describe says in a paragraph where and when the figures were measured.
 func (r *report) describe() string {
 	s := fmt.Sprintf("%s, %s; load average %s before and %s after", r.Time.Format("2006-01-02"), r.Machine, r.LoadBefore, r.LoadAfter)
+	if r.Interrupted {
+		s += "; interrupted"
+	}
 	if r.Quick {
 		s += "; a quick run, a tenth of the size, nothing to rely on"
 	}
@@ -61,7 +64,7 @@ func (m machine) String() string {
 // markdown gives the figures for the docs.
 func (r *report) markdown() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s; medians of %d. By `make bench%s`.\n", r.describe(), r.Repeat, benchFlags(os.Args[1:]))
+	fmt.Fprintf(&b, "%s; medians of %d. By `make bench%s`.\n", r.describe(), r.Repeat, r.flags)
 	for _, rows := range append(r.goalTables(), r.tables()...) {
 		printMarkdown(&b, rows)
 	}
@@ -72,17 +75,6 @@ func (r *report) markdown() string {
 		fmt.Fprintf(&b, "- on %s: %s: %s\n", l.Lower, l.Name, l.Reason)
 	}
 	return b.String()
-}
-
-// benchFlags gives the flags of a run as make takes them, without those that make adds.
-func benchFlags(args []string) string {
-	if len(args) >= 2 && args[0] == "-hyperfs" {
-		args = args[2:]
-	}
-	if len(args) == 0 {
-		return ""
-	}
-	return " BENCH='" + strings.Join(args, " ") + "'"
 }
 
 // printTable puts the first column to the left, and the others to the right.

@@ -75,7 +75,7 @@ func nodeProject(ctx context.Context, lower, name string, packages ...string) (d
 
 // jestGroup runs tests with jest, which starts processes, looks through the tree, and keeps what it has transformed in the tree.
 func (b *bench) jestGroup() group {
-	tests := b.scale(100)
+	tests := b.scale(40)
 	return group{
 		name:  "jest",
 		needs: []string{"node", "npm"},
