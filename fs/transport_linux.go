@@ -10,18 +10,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// newServer mounts, and takes requests from /dev/fuse or by io_uring.
+// newServer mounts, and takes requests by io_uring, or from /dev/fuse and says why.
 func newServer(answers fuse.RawFileSystem, mountpoint, source string, o Options, log *slog.Logger) (srv *fuse.Server, ring *uring.Pool, why string, err error) {
-	if o.NoURing {
-		srv, err = readServer(answers, mountpoint, source, fuseOptions(o, log))
-		return srv, nil, "it is switched off", err
-	}
-	ring, err = uring.Prepare(maxWrite, log)
-	if err != nil {
-		why = err.Error()
-	} else if srv, err = ringServer(answers, mountpoint, source, ring, fuseOptions(o, log)); err == nil {
-		return srv, ring, "", nil
-	} else {
+	why = "it is switched off"
+	if !o.NoURing {
+		if srv, ring, err = ringServer(answers, mountpoint, source, fuseOptions(o, log), log); err == nil {
+			return srv, ring, "", nil
+		}
 		why = err.Error()
 	}
 	srv, err = readServer(answers, mountpoint, source, fuseOptions(o, log))
@@ -47,29 +42,32 @@ func mountServer(answers fuse.RawFileSystem, mountpoint, source string, o *fuse.
 	return srv, fd, nil
 }
 
-// ringServer mounts, and has the ring take the requests. The server still reads /dev/fuse for what comes there in any case.
-func ringServer(answers fuse.RawFileSystem, mountpoint, source string, ring *uring.Pool, o *fuse.MountOptions) (*fuse.Server, error) {
+// ringServer mounts, and has a ring take the requests. The server still reads /dev/fuse for what comes there in any case.
+func ringServer(answers fuse.RawFileSystem, mountpoint, source string, o *fuse.MountOptions, log *slog.Logger) (*fuse.Server, *uring.Pool, error) {
+	ring, err := uring.Prepare(maxWrite, log)
+	if err != nil {
+		return nil, nil, err
+	}
 	o.ExtraCapabilities |= uring.CapOverIOUring
 	srv, fd, err := mountServer(answers, mountpoint, source, o)
 	if err != nil {
 		ring.Close()
-		return nil, err
+		return nil, nil, err
 	}
-	init := srv.KernelSettings()
 	protocol := fuse.NewProtocolServer(answers, o)
-	if err := negotiate(protocol, init); err == nil {
+	if err = negotiate(protocol, srv.KernelSettings()); err != nil {
+		ring.Close()
+	} else {
 		err = ring.Begin(fd, protocol.HandleRequest, func() {
 			var st unix.Statfs_t
 			_ = unix.Statfs(mountpoint, &st) // which the kernel never answers by itself
 		})
-	} else {
-		ring.Close()
 	}
 	if err != nil {
 		_ = unmount(mountpoint, true) // the kernel gives no request to anybody any more
-		return nil, err
+		return nil, nil, err
 	}
-	return srv, nil
+	return srv, ring, nil
 }
 
 // negotiate gives the protocol's server the INIT that the other one has answered: the same options make the same answer.

@@ -135,7 +135,12 @@ func possibleCPUs() (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	last := strings.TrimSpace(string(text))
+	return countCPUs(string(text))
+}
+
+// countCPUs gives one more than the last number of a list as "0-3,8".
+func countCPUs(text string) (int, error) {
+	last := strings.TrimSpace(text)
 	if i := strings.LastIndexAny(last, "-,"); i >= 0 {
 		last = last[i+1:]
 	}

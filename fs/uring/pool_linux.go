@@ -109,7 +109,7 @@ func (p *Pool) Begin(fd int, handle Handler, nudge func()) (err error) {
 	return err
 }
 
-// another adds a worker to a queue that has none waiting, one at a time. If that can't be, requests wait until one has been answered.
+// another adds a worker to a queue, one at a time. If that can't be, requests wait until one has been answered.
 func (p *Pool) another(n int) {
 	q := &p.queues[n]
 	if !q.starting.CompareAndSwap(false, true) {

@@ -14,6 +14,6 @@ fi
 before=$(cat $parameter)
 trap 'echo "$before" >$parameter' EXIT
 echo Y >$parameter
-export HYPERFS_TEST_URING=1 HYPERFS_STEPS=${HYPERFS_STEPS:-1000} HYPERFS_KILLS=${HYPERFS_KILLS:-20}
-${GO:-go} test -race -timeout 10m -count 1 -run "${RUN:-URing|ThatWait|InTheMiddle|Posix|Dead|Unmount}" ./fs
+export HYPERFS_TEST_URING=1 HYPERFS_STEPS=${HYPERFS_STEPS:-400} HYPERFS_KILLS=${HYPERFS_KILLS:-10}
+${GO:-go} test -race -timeout 10m -count 1 -run "${RUN:-URing|APool|ThatIsNone|ThatWait|InTheMiddle|Posix|Dead|Unmount}" ./fs/...
 ${GO:-go} test -race -timeout 10m -count 1 -run "${RUN:-DifferentialMount|BranchesInTheMount|CrashOfTheDaemon}" ./test
