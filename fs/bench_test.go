@@ -33,6 +33,19 @@ func BenchmarkRequests(b *testing.B) {
 		ok(s.Mkdir(nil, &fuse.MkdirIn{InHeader: root, Mode: 0o755}, fmt.Sprint(i), &out))
 	}
 	node := fuse.InHeader{NodeId: f.NodeId}
+	var held fuse.CreateOut
+	ok(s.Create(nil, &fuse.CreateIn{InHeader: root, Flags: unix.O_WRONLY, Mode: 0o644}, "open", &held))
+	changeMode := func(n fuse.InHeader) {
+		var out fuse.AttrOut
+		in := fuse.SetAttrIn{}
+		in.InHeader, in.Valid, in.Mode = n, fuse.FATTR_MODE, 0o644
+		ok(s.SetAttr(nil, &in, &out))
+	}
+	openAndRelease := func(flags uint32) {
+		var out fuse.OpenOut
+		ok(s.Open(nil, &fuse.OpenIn{InHeader: node, Flags: flags}, &out))
+		s.Release(nil, &fuse.ReleaseIn{Fh: out.Fh})
+	}
 	for _, c := range []struct {
 		name    string
 		request func()
@@ -46,16 +59,29 @@ func BenchmarkRequests(b *testing.B) {
 			var out fuse.AttrOut
 			ok(s.GetAttr(nil, &fuse.GetAttrIn{InHeader: node}, &out))
 		}},
-		{"setattr", func() {
-			var out fuse.AttrOut
-			in := fuse.SetAttrIn{}
-			in.InHeader, in.Valid, in.Mode = node, fuse.FATTR_MODE, 0o644
-			ok(s.SetAttr(nil, &in, &out))
+		{"lookup of nothing", func() {
+			var out fuse.EntryOut
+			ok(s.Lookup(nil, &root, "none", &out))
 		}},
-		{"open and release", func() {
-			var out fuse.OpenOut
-			ok(s.Open(nil, &fuse.OpenIn{InHeader: node, Flags: unix.O_RDWR}, &out))
-			s.Release(nil, &fuse.ReleaseIn{Fh: out.Fh})
+		{"setattr", func() { changeMode(node) }},
+		{"setattr of an open file", func() { changeMode(fuse.InHeader{NodeId: held.NodeId}) }},
+		{"getxattr", func() {
+			if _, st := s.GetXAttr(nil, &node, "user.none", nil); st != fuse.Status(unix.ENODATA) {
+				b.Fatal(st)
+			}
+		}},
+		{"open and release", func() { openAndRelease(unix.O_RDWR) }},
+		{"open for reading and release", func() { openAndRelease(unix.O_RDONLY) }},
+		{"rename", func() {
+			for _, names := range [][2]string{{"f", "g"}, {"g", "f"}} {
+				ok(s.Rename(nil, &fuse.RenameIn{InHeader: root, Newdir: fuse.FUSE_ROOT_ID}, names[0], names[1]))
+			}
+		}},
+		{"mkdir and rmdir", func() {
+			var out fuse.EntryOut
+			ok(s.Mkdir(nil, &fuse.MkdirIn{InHeader: root, Mode: 0o755}, "new", &out))
+			ok(s.Rmdir(nil, &root, "new"))
+			s.Forget(out.NodeId, 1)
 		}},
 		{"create and unlink", func() {
 			var out fuse.CreateOut
@@ -67,6 +93,10 @@ func BenchmarkRequests(b *testing.B) {
 		{"readdir", func() {
 			out := fuse.NewDirEntryList(make([]byte, 16<<10), 0)
 			ok(s.ReadDir(nil, &fuse.ReadIn{InHeader: root, Size: 16 << 10}, out))
+		}},
+		{"readdirplus", func() {
+			out := fuse.NewDirEntryList(make([]byte, 32<<10), 0)
+			ok(s.ReadDirPlus(nil, &fuse.ReadIn{InHeader: root, Size: 32 << 10}, out))
 		}},
 	} {
 		b.Run(c.name, func(b *testing.B) {

@@ -46,7 +46,7 @@ func wantsWrite(flags int) bool { return flags&unix.O_ACCMODE != unix.O_RDONLY }
 
 // cachedReadMax is the size, in bytes, up to which a file that is opened for reading should be cached: what is read again and again needs no
 // request but the open then, while each read past the daemon makes the kernel ask for the access time anew. Larger files
-// are not worth their pages being held twice.
+// are not worth their pages being held twice. It is less where Config.LargeMin is.
 const cachedReadMax = 128 << 10
 
 // Open opens a regular file. direct asks that reads and writes may bypass the daemon: then the preimage is made safe at once if
@@ -68,7 +68,7 @@ func (t *Tree) Open(n *Node, flags int, direct bool, c *Caller) (*Handle, error)
 		if err != nil {
 			return nil, err
 		}
-		return t.newHandle(n, fd, false, direct && (int64(st.Size) > cachedReadMax || t.hasDirect(n))), nil
+		return t.newHandle(n, fd, false, direct && (int64(st.Size) > min(cachedReadMax, t.largeMin) || t.hasDirect(n))), nil
 	}
 	if err := t.mayChangeNode(n, "modify"); err != nil {
 		return nil, err

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"sync"
 	"sync/atomic"
+	"unsafe"
 
 	"github.com/hyperfs/hyperfs/checkpoint"
 	"golang.org/x/sys/unix"
@@ -138,8 +139,15 @@ func fileLimit() int {
 
 const statxMask = unix.STATX_BASIC_STATS | unix.STATX_BTIME
 
+// statFd is unix.Statx with an empty path, of which that makes a copy on the heap.
 func statFd(fd int, st *unix.Statx_t) error {
-	return unix.Statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_SYMLINK_NOFOLLOW, statxMask, st)
+	var empty [1]byte
+	_, _, e := unix.Syscall6(unix.SYS_STATX, uintptr(fd), uintptr(unsafe.Pointer(&empty[0])),
+		unix.AT_EMPTY_PATH|unix.AT_SYMLINK_NOFOLLOW, statxMask, uintptr(unsafe.Pointer(st)), 0)
+	if e != 0 {
+		return e
+	}
+	return nil
 }
 
 func statAt(dirfd int, name string, st *unix.Statx_t) error {
