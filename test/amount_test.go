@@ -33,7 +33,7 @@ func amount(t *testing.T, env string, n int) int {
 // steps is how many operations a test with the given share (percent) of all has to make.
 func steps(t *testing.T, share int) int {
 	t.Helper()
-	return max(amount(t, envSteps, 5_000)*share/100, sequenceSteps)
+	return max(amount(t, envSteps, 4_000)*share/100, sequenceSteps)
 }
 
 // share is how much a test does that is also run without the race detector: there, where a step takes a third of the time, it makes most of them.
@@ -47,7 +47,7 @@ func share(withRace, without int) int {
 // kills is how many kills a test with the given share (percent) of all makes.
 func kills(t *testing.T, share int) int {
 	t.Helper()
-	return max(amount(t, envKills, 110)*share/100, 1)
+	return max(amount(t, envKills, 90)*share/100, 1)
 }
 
 // seed begins what is random in a test. With CI=true it is always the same for one test, so that no change is blamed for what

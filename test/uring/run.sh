@@ -16,4 +16,4 @@ trap 'echo "$before" >$parameter' EXIT
 echo Y >$parameter
 export HYPERFS_TEST_URING=1 HYPERFS_STEPS=${HYPERFS_STEPS:-400} HYPERFS_KILLS=${HYPERFS_KILLS:-10}
 ${GO:-go} test -race -timeout 10m -count 1 -run "${RUN:-URing|APool|ThatIsNone|ThatWait|InTheMiddle|Posix|Dead|Unmount}" ./fs/...
-${GO:-go} test -race -timeout 10m -count 1 -run "${RUN:-DifferentialMount|BranchesInTheMount|CrashOfTheDaemon}" ./test
+${GO:-go} test -race -timeout 10m -count 1 -run "${RUN:-DifferentialMount|CrashOfTheDaemon}" ./test
