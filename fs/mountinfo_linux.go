@@ -121,13 +121,12 @@ func IsDead(path string) bool {
 }
 
 // isDead reports whether the daemon of a mount is gone. The kernel still knows the attributes of a dead mount's root, so a stat tells nothing; a statfs always
-// asks the daemon. A request that was made before the kernel is through with a daemon that dies ends with
-// ECONNABORTED, or with ECANCELED where it came by io_uring.
+// asks the daemon.
 func isDead(mountpoint string) bool {
 	var st unix.Statfs_t
 	for range 100 {
 		err := unix.Statfs(mountpoint, &st)
-		if !errors.Is(err, unix.ECONNABORTED) && !errors.Is(err, unix.ECANCELED) {
+		if !errs.IsDyingMount(err) {
 			return errors.Is(err, unix.ENOTCONN)
 		}
 		time.Sleep(time.Millisecond)

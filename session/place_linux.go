@@ -1,17 +1,14 @@
 package session
 
 import (
-	"errors"
 	"strings"
-	"syscall"
 
+	"github.com/hyperfs/hyperfs/internal/errs"
 	"github.com/hyperfs/hyperfs/overlay"
 )
 
 // isDead reports whether a path can't be looked at because the daemon of a mount is gone, or is just going.
-func isDead(err error) bool {
-	return errors.Is(err, syscall.ENOTCONN) || errors.Is(err, syscall.ECONNABORTED) || errors.Is(err, syscall.ECANCELED)
-}
+func isDead(err error) bool { return errs.IsDeadMount(err) }
 
 // branchAt gives the branch that is mounted at dir for this process, "" where it is none.
 func branchAt(dir string) string {

@@ -92,8 +92,7 @@ func resolve(dir string) (string, error) {
 // mountAround gives dir, or where dir cannot be looked at the mount of ours that it is in: what is in a dead mount is gone.
 func mountAround(dir string) string {
 	_, err := os.Stat(dir)
-	dead := errors.Is(err, syscall.ENOTCONN) || errors.Is(err, syscall.ECONNABORTED) || errors.Is(err, syscall.ECANCELED) // or is just dying
-	if !dead && !errors.Is(err, syscall.EACCES) {
+	if !errs.IsDeadMount(err) && !errors.Is(err, syscall.EACCES) {
 		return dir
 	}
 	for up := dir; up != filepath.Dir(up); up = filepath.Dir(up) {

@@ -1,6 +1,7 @@
 package uring
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"runtime"
@@ -56,7 +57,7 @@ const maxQueues = 256
 // in bytes, without their headers. The caller begins, or closes it.
 func Prepare(payload int, log *slog.Logger) (*Pool, error) {
 	if why := Enabled(); why != "" {
-		return nil, fmt.Errorf("%s", why)
+		return nil, errors.New(why)
 	}
 	n, err := possibleCPUs()
 	if err != nil {
@@ -147,8 +148,6 @@ func (p *Pool) Close() {
 	close(p.start)
 	p.workers.Wait()
 }
-
-func (p *Pool) closed() bool { return p.over.Load() }
 
 // Wait returns when the connection has ended and no request is worked on any more.
 func (p *Pool) Wait() { p.workers.Wait() }

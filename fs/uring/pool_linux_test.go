@@ -18,14 +18,24 @@ func TestCPUsAreCounted(t *testing.T) {
 	}
 }
 
-func TestAConnectionThatIsNoneIsRefused(t *testing.T) {
+// prepared makes a pool. A test is skipped where the kernel has no FUSE over io_uring or has it switched off, which `make uring` does not allow.
+func prepared(t *testing.T) *Pool {
+	t.Helper()
 	if why := Enabled(); why != "" {
+		if os.Getenv("HYPERFS_TEST_URING") != "" {
+			t.Fatal(why)
+		}
 		t.Skip(why)
 	}
 	p, err := Prepare(1<<20, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
+	return p
+}
+
+func TestAConnectionThatIsNoneIsRefused(t *testing.T) {
+	p := prepared(t)
 	f, err := os.Create(filepath.Join(t.TempDir(), "f"))
 	if err != nil {
 		t.Fatal(err)
@@ -42,13 +52,7 @@ func TestAConnectionThatIsNoneIsRefused(t *testing.T) {
 }
 
 func TestAPoolThatDoesNotBeginLeavesNothing(t *testing.T) {
-	if why := Enabled(); why != "" {
-		t.Skip(why)
-	}
-	p, err := Prepare(1<<20, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := prepared(t)
 	if n, queues := p.Workers(), len(p.queues); n != atFirst*queues {
 		t.Errorf("%d workers for %d queues", n, queues)
 	}

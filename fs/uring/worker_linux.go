@@ -33,7 +33,7 @@ type worker struct {
 // wantedSetup is tried first: a kernel that lacks one of these flags takes the plain ones.
 const wantedSetup = setupSQE128 | setupSubmitAll | setupSingleIssuer | setupDeferTaskrun
 
-// open makes the ring and the memory. The kernel takes it that with single_issuer the ring is used by the thread that made it.
+// open makes the ring and the memory. With setupSingleIssuer only the thread that made a ring may use it.
 func (w *worker) open() (err error) {
 	pr := params{flags: wantedSetup}
 	if w.fd, err = setup(1, &pr); errors.Is(err, unix.EINVAL) {
@@ -210,7 +210,7 @@ func (w *worker) run(ready, begun func(error)) error {
 		return err
 	}
 	<-w.pool.start
-	if w.pool.closed() {
+	if w.pool.over.Load() {
 		return nil
 	}
 	waiting := &w.pool.queues[w.queue].waiting
