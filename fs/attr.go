@@ -27,6 +27,9 @@ func (s *filesystem) Lookup(_ <-chan struct{}, in *fuse.InHeader, name string, o
 	}
 	defer n.vol.let()
 	s.fillEntry(out, n, &a, since)
+	if s.noOpen && !n.vol.owned && !n.Inode.IsDir() {
+		s.kernel.InodeNotify(n.num(), 0, 0) // as an open would have the kernel drop its pages
+	}
 	return fuse.OK
 }
 
@@ -190,6 +193,10 @@ func (s *filesystem) SetAttr(_ <-chan struct{}, in *fuse.SetAttrIn, out *fuse.At
 	since := s.invalidated.Load()
 	if set.Valid&overlay.SetSize != 0 {
 		defer s.changed(n.Inode, s)
+		if s.noOpen {
+			s.standIns.drop(n.num())
+			defer s.standIns.dropUnwritable(n.num()) // which was opened meanwhile
+		}
 	}
 	a, err := n.vol.SetAttr(n.Inode, s.fileIf(in.Valid&fuse.FATTR_FH != 0, in.Fh), &set)
 	if err != nil {

@@ -89,9 +89,18 @@ func (s *filesystem) created(in *fuse.CreateIn, name string, out *fuse.CreateOut
 		return fuse.EPERM
 	}
 	since := s.invalidated.Load()
+	if s.noOpen {
+		in.Flags = in.Flags&^syscall.O_ACCMODE | syscall.O_RDWR
+	}
 	n, h, a, err := make(dir, dir.vol.main && s.opens.passthrough())
 	if err != nil {
 		return status(err)
+	}
+	if s.noOpen {
+		s.fillEntry(&out.EntryOut, node{dir.vol, n}, &a, since)
+		s.standIns.created(n.Num(), h, since+1)
+		out.OpenFlags = fuse.FOPEN_NOFLUSH | fuse.FOPEN_KEEP_CACHE
+		return fuse.OK
 	}
 	f, err := s.opens.created(dir.vol, h, int(in.Flags), in.Uid, since, &out.OpenOut)
 	if err != nil {

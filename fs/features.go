@@ -2,6 +2,7 @@ package fs
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 )
@@ -12,6 +13,8 @@ type Features struct {
 	InPlace           bool     `json:"in_place"`
 	Passthrough       bool     `json:"passthrough"`
 	PassthroughReason string   `json:"passthrough_reason,omitempty"` // why not
+	NoOpen            bool     `json:"no_open"`                      // the kernel opens files by itself
+	NoOpenReason      string   `json:"no_open_reason,omitempty"`     // why not
 	URing             bool     `json:"uring"`                        // requests are taken by io_uring
 	URingReason       string   `json:"uring_reason,omitempty"`       // why not
 	Echo              bool     `json:"echo"`                         // programs that watch files are told of rollbacks and merges
@@ -53,11 +56,19 @@ var wanted = []capability{
 // inPlaceOnly are asked for on a mount in place: pages change only where the kernel knows of it.
 var inPlaceOnly = []capability{{fuse.CAP_EXPLICIT_INVAL_DATA, "explicit_inval_data"}}
 
-func capabilities(inPlace bool) []capability {
+// noOpenSupport is asked for where the kernel is to open files by itself. With it O_TRUNC is a request of its own, and no file is served past the daemon.
+var noOpenSupport = capability{fuse.CAP_NO_OPEN_SUPPORT, "no_open"}
+
+func capabilities(inPlace, noOpen bool) []capability {
+	all := slices.Clone(wanted)
 	if inPlace {
-		return append(append([]capability(nil), wanted...), inPlaceOnly...)
+		all = append(all, inPlaceOnly...)
 	}
-	return wanted
+	if !noOpen {
+		return all
+	}
+	all = slices.DeleteFunc(all, func(c capability) bool { return c.flag == fuse.CAP_ATOMIC_O_TRUNC || c.flag == fuse.CAP_PASSTHROUGH })
+	return append(all, noOpenSupport)
 }
 
 func maskOf(cs []capability) (mask uint64) {
@@ -67,9 +78,9 @@ func maskOf(cs []capability) (mask uint64) {
 	return mask
 }
 
-func newFeatures(in *fuse.InitIn, inPlace bool) Features {
-	f := Features{Protocol: fmt.Sprintf("%d.%d", in.Major, in.Minor), InPlace: inPlace, MaxWrite: maxWrite}
-	for _, c := range capabilities(inPlace) {
+func newFeatures(in *fuse.InitIn, asked []capability) Features {
+	f := Features{Protocol: fmt.Sprintf("%d.%d", in.Major, in.Minor), MaxWrite: maxWrite}
+	for _, c := range asked {
 		if in.Flags64()&c.flag != 0 {
 			f.Capabilities = append(f.Capabilities, c.name)
 		} else {

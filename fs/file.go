@@ -11,7 +11,11 @@ const fsyncDatasync = 1
 // copyMax is the largest copy in one request, in bytes: the reply has 32 bits for it.
 const copyMax = 1 << 30
 
+// Open opens a file, where the kernel asks for that at all: see standIns.
 func (s *filesystem) Open(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
+	if s.noOpen {
+		return fuse.ENOSYS
+	}
 	n, st := s.node(in.NodeId)
 	if !st.Ok() {
 		return st
@@ -38,10 +42,11 @@ func (s *filesystem) Release(_ <-chan struct{}, in *fuse.ReleaseIn) {
 }
 
 func (s *filesystem) Read(_ <-chan struct{}, in *fuse.ReadIn, buf []byte) (fuse.ReadResult, fuse.Status) {
-	f, st := s.file(in.Fh)
+	f, st := s.use(in.NodeId, in.Fh, false, &in.InHeader)
 	if !st.Ok() {
 		return nil, st
 	}
+	defer s.end(f)
 	n, err := f.ReadAt(buf, int64(in.Offset))
 	if err != nil {
 		return nil, status(err)
@@ -50,12 +55,17 @@ func (s *filesystem) Read(_ <-chan struct{}, in *fuse.ReadIn, buf []byte) (fuse.
 }
 
 func (s *filesystem) Write(_ <-chan struct{}, in *fuse.WriteIn, data []byte) (uint32, fuse.Status) {
-	f, st := s.file(in.Fh)
+	f, st := s.use(in.NodeId, in.Fh, true, &in.InHeader)
 	if !st.Ok() {
 		return 0, st
 	}
+	defer s.end(f)
+	if in.WriteFlags&fuse.WRITE_CACHE != 0 {
+		s.writebacks.begin(f.Inode())
+		defer s.writebacks.end(f.Inode())
+	}
 	if in.WriteFlags&fuse.WRITE_KILL_SUIDGID != 0 {
-		if err := s.killPriv(f.node(), f.File); err != nil {
+		if err := s.killPriv(f.node, f.File); err != nil {
 			return 0, status(err)
 		}
 	}
@@ -69,10 +79,11 @@ func (s *filesystem) Write(_ <-chan struct{}, in *fuse.WriteIn, data []byte) (ui
 
 // Lseek finds data and holes; the kernel does the rest itself.
 func (s *filesystem) Lseek(_ <-chan struct{}, in *fuse.LseekIn, out *fuse.LseekOut) fuse.Status {
-	f, st := s.file(in.Fh)
+	f, st := s.use(in.NodeId, in.Fh, false, &in.InHeader)
 	if !st.Ok() {
 		return st
 	}
+	defer s.end(f)
 	off, err := f.Lseek(int64(in.Offset), int(in.Whence))
 	out.Offset = uint64(off)
 	return status(err)
@@ -84,22 +95,24 @@ func (s *filesystem) Flush(_ <-chan struct{}, _ *fuse.FlushIn) fuse.Status {
 }
 
 func (s *filesystem) Fsync(_ <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
-	f, st := s.file(in.Fh)
+	f, st := s.use(in.NodeId, in.Fh, false, &in.InHeader)
 	if !st.Ok() {
 		return st
 	}
+	defer s.end(f)
 	return status(f.Fsync(in.FsyncFlags&fsyncDatasync != 0))
 }
 
 // Fallocate takes every mode that the lower has. The protocol has no flag that asks to clear set-user-ID here, so
 // that is done for everybody but root.
 func (s *filesystem) Fallocate(_ <-chan struct{}, in *fuse.FallocateIn) fuse.Status {
-	f, st := s.file(in.Fh)
+	f, st := s.use(in.NodeId, in.Fh, true, &in.InHeader)
 	if !st.Ok() {
 		return st
 	}
+	defer s.end(f)
 	if in.Uid != 0 {
-		if err := s.killPriv(f.node(), f.File); err != nil {
+		if err := s.killPriv(f.node, f.File); err != nil {
 			return status(err)
 		}
 	}
@@ -108,19 +121,21 @@ func (s *filesystem) Fallocate(_ <-chan struct{}, in *fuse.FallocateIn) fuse.Sta
 }
 
 func (s *filesystem) CopyFileRange(_ <-chan struct{}, in *fuse.CopyFileRangeIn) (uint32, fuse.Status) {
-	from, st := s.file(in.FhIn)
+	to, st := s.use(in.NodeIdOut, in.FhOut, true, &in.InHeader)
 	if !st.Ok() {
 		return 0, st
 	}
-	to, st := s.file(in.FhOut)
+	defer s.end(to)
+	from, st := s.use(in.NodeId, in.FhIn, false, &in.InHeader) // after the other: they may be the same
 	if !st.Ok() {
 		return 0, st
 	}
-	if from.vol != to.vol {
+	defer s.end(from)
+	if from.node.vol != to.node.vol {
 		return 0, fuse.Status(unix.EOPNOTSUPP) // the kernel copies by itself then
 	}
 	if in.Uid != 0 {
-		if err := s.killPriv(to.node(), to.File); err != nil {
+		if err := s.killPriv(to.node, to.File); err != nil {
 			return 0, status(err)
 		}
 	}

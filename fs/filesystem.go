@@ -2,6 +2,7 @@ package fs
 
 import (
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -36,6 +37,7 @@ type filesystem struct {
 
 	nodes    *nodeTable
 	handles  *handleTable
+	standIns *standIns
 	listings *listings
 	opens    *openInodes
 	meter    *meter
@@ -45,11 +47,18 @@ type filesystem struct {
 
 	// invalidated grows with every notification. A reply that was worked out while it grew may say what holds no
 	// more, and the notification come too early for the kernel to apply it: such a reply must not be cached.
-	invalidated atomic.Uint64
-	kernel      kernel
-	noOpenDir   bool // the kernel need not open directories
-	mapsDirect  bool // the kernel maps files whose reads and writes come to the daemon
-	mounts      branchMounts
+	invalidated   atomic.Uint64
+	kernel        kernel
+	noOpenDir     bool // the kernel need not open directories
+	noOpen        bool // nor files: see standIns
+	mountpoint    string
+	device        uint64 // of the mount
+	waitingFd     int    // of the file that says how many requests are under way; -1 where there is none
+	connectionsFd int    // of the directory that it is in; -1 where there is none
+	flushing      sync.Mutex
+	writebacks    writebacks
+	mapsDirect    bool // the kernel maps files whose reads and writes come to the daemon
+	mounts        branchMounts
 }
 
 // kernel is how the filesystem talks back.
@@ -65,13 +74,15 @@ func newFilesystem(tree *overlay.Tree, o Options, log *slog.Logger) *filesystem 
 		root:          unix.Geteuid() == 0,
 		RawFileSystem: fuse.NewDefaultRawFileSystem(),
 		main:          newVolume(tree.Volume(), o.InPlace),
-		log:           log, inPlace: o.InPlace, newNum: tree.NewNum,
-		nodes: newNodeTable(), handles: newHandleTable(), listings: newListings(), meter: &meter{},
+		waitingFd:     -1, connectionsFd: -1,
+		log: log, inPlace: o.InPlace, newNum: tree.NewNum,
+		nodes: newNodeTable(), handles: newHandleTable(), standIns: newStandIns(), listings: newListings(), meter: &meter{},
 	}
 	s.main.main = true
 	if o.Shelf != nil {
 		s.shelf = newShelf(o.Shelf, tree)
 	}
+	s.nodes.gone = s.standIns.drop
 	s.opens = newOpenInodes(s)
 	s.opens.byBlocks = tree.KeptByBlocks
 	return s
@@ -88,6 +99,7 @@ func (s *filesystem) Init(srv *fuse.Server) {
 func (s *filesystem) connect(k kernel, capabilities uint64) {
 	s.kernel = k
 	s.mapsDirect = capabilities&fuse.CAP_DIRECT_IO_ALLOW_MMAP != 0
+	s.noOpen = s.noOpen && capabilities&fuse.CAP_NO_OPEN_SUPPORT != 0
 	s.noOpenDir = s.inPlace && capabilities&fuse.CAP_NO_OPENDIR_SUPPORT != 0
 }
 
@@ -101,6 +113,7 @@ func (s *filesystem) OnUnmount() {
 		s.opens.close(f)
 	}
 	s.opens.drain()
+	s.standIns.drain()
 	s.listings.drain()
 	s.nodes.drain()
 }

@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
+	"github.com/hyperfs/hyperfs/overlay"
 )
 
 // inode is a node that the kernel knows. Its ID there is overlay.Inode.Num, which is never used twice.
@@ -20,6 +21,7 @@ const nodeShards = 64
 // count is zero, under the lock that ref takes: so a node that is looked up again while it is forgotten gets a new one.
 // Each entry holds its volume.
 type nodeTable struct {
+	gone   func(num uint64) // is called before a node is given back that the kernel has forgotten; may be nil
 	shards [nodeShards]struct {
 		mu sync.Mutex
 		m  map[uint64]inode // guarded by mu
@@ -123,6 +125,22 @@ func (t *nodeTable) of(v *volume) []node {
 	return all
 }
 
+// files gives all inodes that are no directories.
+func (t *nodeTable) files() []overlay.Inode {
+	var all []overlay.Inode
+	for i := range t.shards {
+		s := &t.shards[i]
+		s.mu.Lock()
+		for _, in := range s.m {
+			if !in.Inode.IsDir() {
+				all = append(all, in.Inode)
+			}
+		}
+		s.mu.Unlock()
+	}
+	return all
+}
+
 // evict takes nodes out, whatever the kernel still knows of them, and gives them back.
 func (t *nodeTable) evict(nodes []node) {
 	for _, n := range nodes {
@@ -132,6 +150,9 @@ func (t *nodeTable) evict(nodes []node) {
 
 // giveBack hands back what forget has taken out.
 func (t *nodeTable) giveBack(n node, refs uint64, gone bool) {
+	if gone && t.gone != nil {
+		t.gone(n.num())
+	}
 	if refs > 0 {
 		n.vol.Forget(n.Inode, refs)
 	}

@@ -20,6 +20,7 @@ type Options struct {
 	NoPassthrough bool         // all reads and writes go through the daemon
 	Logger        *slog.Logger // nil means none
 	Shelf         Shelf        // what the mount shows besides the tree, in .hyperfs; nil means nothing
+	OpenRequests  bool         // the kernel asks for each open, also where nothing depends on it
 	NoURing       bool         // requests are read from /dev/fuse, also where the kernel has FUSE over io_uring switched on
 	Echo          bool         // programs that watch files are told of what a rollback, an undo or a merge changes, by a process of ours
 }
@@ -46,35 +47,49 @@ type Server struct {
 // Mount shows tree at mountpoint, with the shelf if there is one, and becomes the tree's Notifier. It returns when the mount answers. Errors are one line:
 // PATH where the mountpoint is none, BUSY where it has a hyperfs mount already, UNSUPPORTED where the machine or the user has no FUSE.
 // A dead mount that an earlier daemon has left there is taken away first.
-func Mount(tree *overlay.Tree, mountpoint string, o Options) (*Server, error) {
+func Mount(tree *overlay.Tree, mountpoint string, o Options) (m *Server, err error) {
 	log := o.Logger
 	if log == nil {
 		log = slog.New(slog.NewTextHandler(io.Discard, nil))
 	}
-	mountpoint, err := prepare(mountpoint)
-	if err != nil {
+	if mountpoint, err = prepare(mountpoint); err != nil {
 		return nil, err
 	}
 	if err := cleanDeadBranches(mountpoint); err != nil {
 		log.Warn("a mount of a branch, whose daemon has died, stays", "err", err)
 	}
 	s := newFilesystem(tree, o, log)
+	whyOpens := s.decideOpens(o, tree)
+	defer func() {
+		if err != nil {
+			s.closeConnection()
+		}
+	}()
 	var answers fuse.RawFileSystem = s
 	if o.Echo {
 		s.echo = newEcho(s, mountpoint, log)
 		answers = echoed{s, s.echo}
 	}
-	srv, ring, why, err := newServer(metered{answers, s.meter}, mountpoint, fsName, o, log)
+	srv, ring, why, err := newServer(metered{answers, s.meter}, mountpoint, fsName, s.fuseOptions(o), o.NoURing, log)
 	if err != nil {
 		return nil, err
 	}
-	m := &Server{mountpoint: mountpoint, fs: s, fuse: srv, ring: ring, done: make(chan struct{}), options: o, shelf: o.Shelf}
-	m.features = newFeatures(srv.KernelSettings(), o.InPlace)
+	m = &Server{mountpoint: mountpoint, fs: s, fuse: srv, ring: ring, done: make(chan struct{}), options: o, shelf: o.Shelf}
+	m.features = newFeatures(srv.KernelSettings(), capabilities(o.InPlace, s.noOpen))
+	m.features.InPlace = o.InPlace
 	m.features.URing, m.features.URingReason = ring != nil, why
-	if o.NoPassthrough {
+	m.features.NoOpen, m.features.NoOpenReason = s.noOpen, whyOpens
+	switch {
+	case o.NoPassthrough:
 		s.opens.turnOff("it is switched off")
-	} else {
+	case s.noOpen:
+		s.opens.turnOff(s.passthroughObstacle())
+	default:
 		s.opens.tryPassthrough()
+	}
+	if err := s.findConnection(mountpoint); err != nil {
+		_ = unmount(mountpoint, true)
+		return nil, err
 	}
 	if s.root {
 		if err := raiseReadahead(mountpoint); err != nil {
@@ -101,7 +116,8 @@ func prepare(mountpoint string) (string, error) {
 	return abs, checkMountpoint(abs)
 }
 
-func fuseOptions(o Options, log *slog.Logger) *fuse.MountOptions {
+func (s *filesystem) fuseOptions(o Options) *fuse.MountOptions {
+	log := s.log
 	level := slog.LevelWarn
 	if o.Debug {
 		level = slog.LevelDebug
@@ -116,14 +132,17 @@ func fuseOptions(o Options, log *slog.Logger) *fuse.MountOptions {
 		DisableSplice:            true, // no faster, tried; and small reads would go through a pipe for nothing
 		EnableSymlinkCaching:     true,
 		ExplicitDataCacheControl: o.InPlace,
-		ExtraCapabilities:        maskOf(capabilities(o.InPlace)),
+		ExtraCapabilities:        maskOf(capabilities(o.InPlace, s.noOpen)),
 		PanicHandler: func(v any) fuse.Status {
 			log.Error("a request panicked", "panic", v, "stack", string(debug.Stack()))
 			return fuse.EIO
 		},
 	}
-	if o.NoPassthrough {
+	if o.NoPassthrough || s.noOpen {
 		mo.DisabledCapabilities = fuse.CAP_PASSTHROUGH
+	}
+	if !s.noOpen {
+		mo.DisabledCapabilities |= fuse.CAP_NO_OPEN_SUPPORT
 	}
 	return mo
 }
@@ -134,6 +153,7 @@ func (m *Server) serve() {
 		m.ring.Wait()
 	}
 	m.endBranches()
+	m.fs.closeConnection()
 	close(m.done)
 }
 

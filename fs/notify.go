@@ -39,6 +39,7 @@ func (t notifier) InvalEntry(dir overlay.Inode, name string) {
 // of a listing. It writes back dirty ones first.
 func (t notifier) InvalInode(n overlay.Inode) {
 	t.s.meter.note(eventInvalInode)
+	t.s.standIns.drop(n.Num())
 	if !t.knows(n) {
 		return
 	}
@@ -52,6 +53,9 @@ func (t notifier) InvalInode(n overlay.Inode) {
 // FlushInode makes the kernel write back dirty pages. There is no notification that only does this: it forgets them too. A file that is
 // served past the daemon has none; if it was closed just now, it need not count as open any more.
 func (t notifier) FlushInode(n overlay.Inode) {
+	if t.s.noOpen {
+		return // see FlushUnseen
+	}
 	t.s.meter.note(eventFlushInode)
 	t.s.opens.settleNow(n)
 	if t.s.opens.isCached(n) && t.knows(n) {

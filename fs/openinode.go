@@ -299,6 +299,14 @@ func (t *openInodes) isBare(n overlay.Inode) bool {
 	return oi != nil && oi.bare.Load() == t.s.invalidated.Load()+1
 }
 
+// isBare is openInodes.isBare, also where the kernel opens files by itself.
+func (s *filesystem) isBare(n overlay.Inode) bool {
+	if s.noOpen {
+		return s.standIns.isBare(n.Num(), s.invalidated.Load()+1)
+	}
+	return s.opens.isBare(n)
+}
+
 // unsureBare is what openInode.bare has added while it is being found out.
 const unsureBare = 1 << 63
 

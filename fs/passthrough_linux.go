@@ -1,6 +1,9 @@
 package fs
 
 import (
+	"os"
+	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -64,6 +67,29 @@ func (t *openInodes) onlyOurs(fd int) bool {
 // overlayfsMagic is OVERLAYFS_SUPER_MAGIC of linux/magic.h.
 const overlayfsMagic = 0x794c7630
 
+// passthroughObstacle says what is known to stand in the way of passthrough before there is a mount.
+func (s *filesystem) passthroughObstacle() string {
+	if st, err := s.main.Statfs(); err != nil || st.Type == overlayfsMagic {
+		// A mapping of a file on overlayfs holds the file of a layer, so that linger would not see it.
+		return "the workspace is on overlayfs, where it cannot be known how long a file is mapped"
+	}
+	if !mayRegister() {
+		return refusal(syscall.EPERM)
+	}
+	return ""
+}
+
+// mayRegister reports whether the daemon has CAP_SYS_ADMIN outside of user namespaces, as FUSE_DEV_IOC_BACKING_OPEN asks for (fs/fuse/passthrough.c).
+func mayRegister() bool {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if err := unix.Capget(&header, &data[0]); err != nil || data[0].Effective&(1<<unix.CAP_SYS_ADMIN) == 0 {
+		return false
+	}
+	ids, err := os.ReadFile("/proc/self/uid_map")
+	return err != nil || slices.Equal(strings.Fields(string(ids)), []string{"0", "0", "4294967295"})
+}
+
 // tryPassthrough finds out whether passthrough works, with a file that has no name in the workspace, and turns it on.
 func (t *openInodes) tryPassthrough() {
 	if reason := t.obstacle(); reason != "" {
@@ -75,11 +101,10 @@ func (t *openInodes) tryPassthrough() {
 
 // obstacle says what stands in the way of passthrough, or nothing.
 func (t *openInodes) obstacle() string {
-	tree := t.s.main
-	if st, err := tree.Statfs(); err != nil || st.Type == overlayfsMagic {
-		// A mapping of a file on overlayfs holds the file of a layer, so that linger would not see it.
-		return "the workspace is on overlayfs, where it cannot be known how long a file is mapped"
+	if why := t.s.passthroughObstacle(); why != "" {
+		return why
 	}
+	tree := t.s.main
 	n, h, _, err := tree.Tmpfile(tree.root, unix.O_RDWR, 0o600, false, nil)
 	if err != nil {
 		return "it cannot be tried, as there can be no file without a name in the workspace: " + err.Error()

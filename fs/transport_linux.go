@@ -11,15 +11,16 @@ import (
 )
 
 // newServer mounts, and takes requests by io_uring, or from /dev/fuse and says why.
-func newServer(answers fuse.RawFileSystem, mountpoint, source string, o Options, log *slog.Logger) (srv *fuse.Server, ring *uring.Pool, why string, err error) {
+func newServer(answers fuse.RawFileSystem, mountpoint, source string, o *fuse.MountOptions, noURing bool, log *slog.Logger) (srv *fuse.Server, ring *uring.Pool, why string, err error) {
 	why = "it is switched off"
-	if !o.NoURing {
-		if srv, ring, err = ringServer(answers, mountpoint, source, fuseOptions(o, log), log); err == nil {
+	if !noURing {
+		with := *o
+		if srv, ring, err = ringServer(answers, mountpoint, source, &with, log); err == nil {
 			return srv, ring, "", nil
 		}
 		why = err.Error()
 	}
-	srv, err = readServer(answers, mountpoint, source, fuseOptions(o, log))
+	srv, err = readServer(answers, mountpoint, source, o)
 	return srv, nil, why, err
 }
 

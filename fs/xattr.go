@@ -24,7 +24,7 @@ func (s *filesystem) GetXAttr(_ <-chan struct{}, in *fuse.InHeader, name string,
 		return 0, st
 	}
 	defer n.vol.let()
-	if name == capabilityXattr && n.vol.main && s.opens.isBare(n.Inode) {
+	if name == capabilityXattr && n.vol.main && s.isBare(n.Inode) {
 		return 0, fuse.ENODATA
 	}
 	size, err := n.vol.GetXattr(n.Inode, name, dest)
@@ -84,6 +84,7 @@ func (s *filesystem) SetXAttr(_ <-chan struct{}, in *fuse.SetXAttrIn, name strin
 	defer n.vol.let()
 	err := n.vol.SetXattr(n.Inode, name, value, int(in.Flags))
 	s.opens.clothe(n.Inode)
+	s.standIns.clothe(n.num())
 	if err != nil {
 		return status(err)
 	}

@@ -194,6 +194,11 @@ func (t *Tree) SetAttr(n *Node, h *Handle, in *SetAttr) (Attr, error) {
 	if err := t.copyUpNode(n); err != nil {
 		return Attr{}, err
 	}
+	if h == nil && in.Valid&SetSize != 0 && in.Size == 0 { // open(2) with O_TRUNC comes as this where opens are not seen
+		if _, err := t.replaceForTruncate(n); err != nil {
+			return Attr{}, err
+		}
+	}
 	var st unix.Statx_t
 	ref, err := t.reachOpen(n, h, &st)
 	if err != nil {

@@ -93,8 +93,12 @@ func (t *Tree) Forget(n *Node, nlookup uint64) {
 		nlookup = n.lookups
 	}
 	n.lookups -= nlookup
+	gone := n.lookups == 0
 	t.release(n)
 	t.nodesMu.Unlock()
+	if gone {
+		t.disown(n)
+	}
 }
 
 // release drops a node that nobody holds any more. The caller holds nodesMu.

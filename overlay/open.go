@@ -344,7 +344,17 @@ func (t *Tree) Tmpfile(dir *Node, flags int, mode uint32, direct bool, c *Caller
 	n.lookups++
 	n.dead = true
 	t.nodesMu.Unlock()
-	return n, t.newHandle(n, fd, wantsWrite(flags), direct), attrOf(&st), nil
+	h := t.newHandle(n, fd, wantsWrite(flags), direct)
+	if t.unseen {
+		again, err := t.dupHandle(n)
+		if err != nil {
+			h.Release()
+			t.Forget(n, 1)
+			return nil, nil, Attr{}, err
+		}
+		t.adopt(n, again)
+	}
+	return n, h, attrOf(&st), nil
 }
 
 func (t *Tree) giveTmpfile(c *Caller, dirfd, fd int, st *unix.Statx_t) error {

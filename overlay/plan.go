@@ -473,7 +473,7 @@ func (p *plan) planInode(r *inodeRestore) error {
 	if c, ok := p.view.fold.Contents[r.id]; ok {
 		r.content = &c
 		r.size = int64(st.Size)
-		r.replace = c.Whole() && !cheapInPlace(c.Ref) && r.slot.Name != "" && !p.t.isOpen(n) && p.namesAfter(r.id, &st) == 1 && p.mayReplace(r)
+		r.replace = c.Whole() && !cheapInPlace(c.Ref) && r.slot.Name != "" && !p.t.mayBeOpen(n) && p.namesAfter(r.id, &st) == 1 && p.mayReplace(r)
 	}
 	if same, err := p.mayRestore(r, &st); err != nil || same {
 		return err

@@ -85,6 +85,9 @@ func (t *Tree) removeSlot(dir *Node, dirfd int, name string, st *unix.Statx_t) e
 		t.tookAway(id, dir, name, st, true)
 		return nil
 	}
+	if err := t.keepOpenAt(dirfd, name, st); err != nil {
+		return err
+	}
 	if err := unix.Unlinkat(dirfd, name, removeFlag(st)); err != nil {
 		return err
 	}

@@ -170,7 +170,12 @@ func (t *Tree) renameOver(from, to *side, flags uint32) error {
 	case keep:
 		err = t.replaceFile(from, to)
 	default:
-		err = unix.Renameat2(from.fd, from.name, to.fd, to.name, uint(flags))
+		if to.some {
+			err = t.keepOpenAt(to.fd, to.name, &to.st)
+		}
+		if err == nil {
+			err = unix.Renameat2(from.fd, from.name, to.fd, to.name, uint(flags))
+		}
 	}
 	if err != nil {
 		return err

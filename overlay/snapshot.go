@@ -217,6 +217,7 @@ func (t *Tree) flushMapped() {
 	for _, n := range nodes {
 		t.notifier.FlushInode(n)
 	}
+	FlushUnseen(t.notifier)
 }
 
 // readSmall reads the beginning of a file of the workspace.

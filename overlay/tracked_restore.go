@@ -129,6 +129,9 @@ func (r *restorer) putTracked(f *trackedFile, fd int, at *trackedPlace, staged s
 		if err := r.keepNamed(fd, name, r.t.idOf(&at.st)); err != nil {
 			return err
 		}
+		if err := r.t.keepOpenAt(fd, name, &at.st); err != nil {
+			return err
+		}
 	}
 	var err error
 	switch {

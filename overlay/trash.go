@@ -131,6 +131,9 @@ func (r *reaper) remove(dirfd int, name string, st *unix.Statx_t) (int64, error)
 		if st.Nlink == 1 {
 			bytes = int64(st.Blocks) * 512
 		}
+		if err := r.t.keepOpenAt(dirfd, name, st); err != nil {
+			return 0, err
+		}
 		if err := unix.Unlinkat(dirfd, name, 0); err != nil {
 			return 0, err
 		}

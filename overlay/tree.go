@@ -27,6 +27,19 @@ type Notifier interface {
 	FlushInode(n Inode)
 }
 
+// UnseenFlusher is a Notifier of files that somebody may have mapped without a handle.
+type UnseenFlusher interface {
+	// FlushUnseen is FlushInode for all of them.
+	FlushUnseen()
+}
+
+// FlushUnseen is for after what is known to be open was flushed.
+func FlushUnseen(n Notifier) {
+	if f, ok := n.(UnseenFlusher); ok {
+		f.FlushUnseen()
+	}
+}
+
 // Caller says on whose behalf something is made.
 type Caller struct {
 	UID, GID, PID uint32
@@ -67,6 +80,7 @@ type Tree struct {
 
 	openMu    sync.Mutex
 	openFiles map[*Node]struct{} // nodes with writable handles; guarded by openMu
+	orphans   map[*Node]*Handle  // see keepOpen; guarded by openMu
 
 	nodesMu sync.RWMutex
 	nodes   map[checkpoint.ID]*Node // guarded by nodesMu
@@ -75,6 +89,8 @@ type Tree struct {
 	stirred     atomic.Bool // something may have changed since the last beat; see outside.go
 	ledger      *ledger     // when that was
 	handleCount atomic.Int64
+	orphanCount atomic.Int64 // of orphans
+	unseen      bool         // see OpensUnseen
 	tempNum     atomic.Uint64
 	tempMu      sync.RWMutex // held shared while what an edit stages is in tmp/; before Workspace.admin
 }
@@ -90,6 +106,7 @@ func newTree(store *checkpoint.Store, tier *tiers, log *slog.Logger, rootFd, tra
 		dirs:      newDirCache[*Node](dirCacheSize()),
 		nodes:     map[checkpoint.ID]*Node{},
 		openFiles: map[*Node]struct{}{},
+		orphans:   map[*Node]*Handle{},
 	}
 	var fs unix.Statfs_t
 	if err := unix.Fstatfs(rootFd, &fs); err != nil {

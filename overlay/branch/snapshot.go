@@ -179,6 +179,7 @@ func (v *Volume) flushMapped() {
 		t.FlushInode(n)
 		v.unpin(n)
 	}
+	overlay.FlushUnseen(t)
 }
 
 // smallMax is how much of a file readSmall reads, in bytes.
