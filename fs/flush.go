@@ -155,7 +155,7 @@ func (s *filesystem) decideOpens(o Options, tree *overlay.Tree) (why string) {
 		return "files can change that the kernel is not told of"
 	case o.OpenRequests:
 		return "it is switched off"
-	case !o.NoPassthrough && s.passthroughObstacle() == "":
+	case o.Passthrough && !o.NoPassthrough && s.passthroughObstacle() == "":
 		return "files are served past the daemon, which takes an open"
 	}
 	fd, err := openConnections()

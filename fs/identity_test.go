@@ -130,7 +130,7 @@ func TestWritesClearSetUserIDOfAFileThatIsOpen(t *testing.T) {
 }
 
 func TestSetUserIDIsNotGivenToWhatAStrangerCanWriteUnseen(t *testing.T) {
-	m := sharedMount(t, fs.Options{InPlace: true})
+	m := sharedMount(t, fs.Options{InPlace: true, Passthrough: true})
 	needPassthrough(t, m)
 	p := m.write(t, "f", "x")
 	must(t, os.Chmod(p, 0o666))

@@ -20,7 +20,7 @@ func operation(s *fs.Server, name string) fs.Operation {
 }
 
 func TestEachRequestIsCountedAndTimedOnce(t *testing.T) {
-	m := mount(t, fs.Options{InPlace: true, NoPassthrough: true})
+	m := mount(t, fs.Options{InPlace: true})
 	text := strings.Repeat("x", 5000)
 	for _, c := range []struct {
 		op     string

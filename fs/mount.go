@@ -1,6 +1,7 @@
 package fs
 
 import (
+	"cmp"
 	"io"
 	"log/slog"
 	"path/filepath"
@@ -17,7 +18,8 @@ type Options struct {
 	AllowOther    bool         // other users may enter the mount; an ordinary user needs user_allow_other in /etc/fuse.conf
 	Debug         bool         // every request and reply is logged
 	InPlace       bool         // it is mounted over the workspace, so that nobody else changes what is underneath
-	NoPassthrough bool         // all reads and writes go through the daemon
+	Passthrough   bool         // files are served past the daemon where that can be, at the price of a request for each open
+	NoPassthrough bool         // all reads and writes go through the daemon, also where the kernel has to ask for opens
 	Logger        *slog.Logger // nil means none
 	Shelf         Shelf        // what the mount shows besides the tree, in .hyperfs; nil means nothing
 	OpenRequests  bool         // the kernel asks for each open, also where nothing depends on it
@@ -83,7 +85,7 @@ func Mount(tree *overlay.Tree, mountpoint string, o Options) (m *Server, err err
 	case o.NoPassthrough:
 		s.opens.turnOff("it is switched off")
 	case s.noOpen:
-		s.opens.turnOff(s.passthroughObstacle())
+		s.opens.turnOff(cmp.Or(s.passthroughObstacle(), "it was not asked for (--passthrough)"))
 	default:
 		s.opens.tryPassthrough()
 	}

@@ -26,8 +26,8 @@ type variant struct {
 	opts fs.Options
 }
 
-var inPlace = variant{"in place", fs.Options{InPlace: true}}
-var cached = variant{"in place without passthrough", fs.Options{InPlace: true, NoPassthrough: true}}
+var inPlace = variant{"in place with passthrough", fs.Options{InPlace: true, Passthrough: true}}
+var cached = variant{"in place", fs.Options{InPlace: true}}
 var elsewhere = variant{"elsewhere", fs.Options{}}
 
 // eachVariant runs a test on a mount of each kind.

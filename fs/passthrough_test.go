@@ -73,7 +73,7 @@ var bothModes = []modeOf{
 }
 
 func TestOpensOfOneFileInAnyOrderShareTheirMode(t *testing.T) {
-	m := mount(t, fs.Options{InPlace: true})
+	m := mount(t, fs.Options{InPlace: true, Passthrough: true})
 	needPassthrough(t, m)
 	flags := []int{os.O_RDONLY, os.O_WRONLY, os.O_RDWR, os.O_RDWR | os.O_APPEND, os.O_RDWR | unix.O_DIRECT}
 	for _, mode := range bothModes {
@@ -99,7 +99,7 @@ func TestOpensOfOneFileInAnyOrderShareTheirMode(t *testing.T) {
 }
 
 func TestALargeFileThatWasLookedIntoIsKeptByBlocks(t *testing.T) {
-	m := mount(t, fs.Options{InPlace: true})
+	m := mount(t, fs.Options{InPlace: true, Passthrough: true})
 	needPassthrough(t, m)
 	p := m.path("large")
 	must(t, os.WriteFile(p, make([]byte, 3<<20), 0o644))
@@ -134,7 +134,7 @@ func TestALargeFileThatWasLookedIntoIsKeptByBlocks(t *testing.T) {
 }
 
 func TestAFileChangesItsModeWhenItIsClosed(t *testing.T) {
-	m := mount(t, fs.Options{InPlace: true})
+	m := mount(t, fs.Options{InPlace: true, Passthrough: true})
 	needPassthrough(t, m)
 	p := m.write(t, "f", "a")
 	for i := range 20 {
@@ -156,7 +156,7 @@ func TestAFileChangesItsModeWhenItIsClosed(t *testing.T) {
 }
 
 func TestReadsAfterAWritePastTheDaemonSeeIt(t *testing.T) {
-	m := mount(t, fs.Options{InPlace: true})
+	m := mount(t, fs.Options{InPlace: true, Passthrough: true})
 	needPassthrough(t, m)
 	p := m.write(t, "f", "content 0")
 	for i := range 50 {
@@ -230,7 +230,7 @@ func TestSnapshotHoldsAgainstAMappingWhoseFileIsClosed(t *testing.T) {
 }
 
 func TestHandlesOfMappingsEndWithThem(t *testing.T) {
-	m := mount(t, fs.Options{InPlace: true})
+	m := mount(t, fs.Options{InPlace: true, Passthrough: true})
 	needPassthrough(t, m)
 	p := m.write(t, "f", "0123456789")
 	eventually(t, "the write's handle is released", func() bool { return m.w.Diagnostics().Handles == 0 })
@@ -272,7 +272,7 @@ func TestAFileThatCannotBeMappedDoesNotLinger(t *testing.T) {
 
 // The last one who closes the file cannot have mapped it, but somebody before has.
 func TestAMappingLastsLongerThanWritersThatCannotMap(t *testing.T) {
-	m := mount(t, fs.Options{InPlace: true})
+	m := mount(t, fs.Options{InPlace: true, Passthrough: true})
 	needPassthrough(t, m)
 	p := m.write(t, "f", "0123456789")
 	writer, err := os.OpenFile(p, os.O_WRONLY, 0)
@@ -294,7 +294,7 @@ func TestAMappingLastsLongerThanWritersThatCannotMap(t *testing.T) {
 }
 
 func TestOverlayfsHasNoPassthrough(t *testing.T) {
-	m := mountDir(t, testfs.Overlay(t, nil), fs.Options{InPlace: true})
+	m := mountDir(t, testfs.Overlay(t, nil), fs.Options{InPlace: true, Passthrough: true})
 	if f := m.server.Features(); f.Passthrough || f.PassthroughReason == "" {
 		t.Fatalf("%+v", f)
 	}
@@ -302,7 +302,7 @@ func TestOverlayfsHasNoPassthrough(t *testing.T) {
 }
 
 func TestPassthroughCanBeSwitchedOff(t *testing.T) {
-	m := mount(t, fs.Options{InPlace: true, NoPassthrough: true})
+	m := mount(t, fs.Options{InPlace: true, Passthrough: true, NoPassthrough: true})
 	m.write(t, "f", "works")
 	if n := m.server.Counts()["passthrough_open"]; n != 0 {
 		t.Fatalf("%d files are served past the daemon", n)

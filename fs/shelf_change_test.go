@@ -126,7 +126,7 @@ func TestWhatIsInUseOfADroppedBranchIsStale(t *testing.T) {
 		if err != nil || string(got) != "content\n" {
 			t.Errorf("below: %q, %v", got, err)
 		}
-		if s.shelf.inUse() != 1 {
+		if s.shelf.inUse() != 1 && !s.server.Features().NoOpen { // then nobody but the kernel knows
 			t.Error("it was given back while it was in use")
 		}
 		must(t, f.Close())

@@ -116,6 +116,7 @@ func mountShelf(t testing.TB, o fs.Options) *shelved {
 	s.shelf.put(fs.Checkpoints, "c", old.Tree())
 	o.Shelf = s.shelf
 	for _, w := range []*overlay.Workspace{s.branch, old} {
+		w.Tree().OpensUnseen()
 		fill(t, w.Status().Workspace)
 	}
 	s.mounted = mount(t, o)

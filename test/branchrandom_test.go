@@ -323,9 +323,7 @@ func TestDifferentialBranchesInTheMountAreLikePlainDirectories(t *testing.T) {
 	}
 	branchLife{property: property{lower: l, gen: gen}, openHost: func(ws string, variant uint32) (branchHost, error) {
 		var o mountOptions
-		if variant&1 != 0 {
-			o.flags = append(o.flags, "--no-passthrough")
-		}
+		o.flags = append(o.flags, opensFlags(variant)...)
 		if variant&4 != 0 {
 			o.flags = append(o.flags, "--large-min", strconv.Itoa(lowLargeMin), "--block-size", strconv.Itoa(lowBlockSize))
 		}

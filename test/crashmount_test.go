@@ -50,9 +50,7 @@ func killDaemon(t *testing.T, dir string, seed uint64, at string, while time.Dur
 	t.Helper()
 	t.Logf("seed %d, at %q", seed, at)
 	var o mountOptions
-	if seed%2 == 0 {
-		o.flags = append(o.flags, "--no-passthrough")
-	}
+	o.flags = append(o.flags, opensFlags(uint32(seed))...)
 	if seed%3 > 0 {
 		o.flags = append(o.flags, "--large-min", strconv.Itoa(lowLargeMin), "--block-size", strconv.Itoa(lowBlockSize))
 	}

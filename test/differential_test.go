@@ -123,9 +123,7 @@ func TestDifferentialMountIsLikeAPlainDirectory(t *testing.T) {
 			}
 			p := property{lower: l, gen: gen, open: func(ws string, variant uint32) (subject, error) {
 				var o mountOptions
-				if variant&1 != 0 {
-					o.flags = append(o.flags, "--no-passthrough")
-				}
+				o.flags = append(o.flags, opensFlags(variant)...)
 				if variant&4 != 0 {
 					o.flags = append(o.flags, "--large-min", strconv.Itoa(lowLargeMin), "--block-size", strconv.Itoa(lowBlockSize))
 				}

@@ -110,8 +110,8 @@ func TestStrictModeStopsProgramsBeforeAnythingChanges(t *testing.T) {
 	for _, passthrough := range []bool{true, false} {
 		t.Run(fmt.Sprint("passthrough ", passthrough), func(t *testing.T) {
 			flags := []string{"--preset", "deps", "--strict-ignored"}
-			if !passthrough {
-				flags = append(flags, "--no-passthrough")
+			if passthrough {
+				flags = append(flags, "--passthrough")
 			}
 			sub := mountForTest(t, ws, mountOptions{flags: flags})
 			before, err := sub.Capture()
@@ -216,8 +216,8 @@ func TestTrackingFindsWhatTheKernelHasCached(t *testing.T) {
 			ws := newWorkspace(t)
 			makeDeps(t, ws)
 			flags := []string{"--preset", "deps"}
-			if !passthrough {
-				flags = append(flags, "--no-passthrough")
+			if passthrough {
+				flags = append(flags, "--passthrough")
 			}
 			sub := mountForTest(t, ws, mountOptions{flags: flags})
 			ctx := context.Background()

@@ -104,7 +104,9 @@ func mountFlags() []cli.Flag {
 		&cli.BoolFlag{Name: "no-tmpfs", EnvVars: []string{"HYPERFS_NO_TMPFS"}, Usage: "the tier auto never keeps preimages in RAM"},
 		&cli.StringFlag{Name: "tmpfs-dir", EnvVars: []string{"HYPERFS_TMPFS_DIR"}, Usage: "keep preimages in RAM below `DIR`, on a tmpfs (default: below /dev/shm)"},
 		&cli.BoolFlag{Name: "allow-other", EnvVars: []string{"HYPERFS_ALLOW_OTHER"}, Usage: "other users may enter the mount"},
-		&cli.BoolFlag{Name: "no-passthrough", EnvVars: []string{"HYPERFS_NO_PASSTHROUGH"}, Usage: "read and write through the daemon even where the kernel could do it alone"},
+		&cli.BoolFlag{Name: "passthrough", EnvVars: []string{"HYPERFS_PASSTHROUGH"}, Usage: "serve files past the daemon where the kernel lets us: large ones are written faster, and each open of any costs a request"},
+		&cli.BoolFlag{Name: "no-passthrough", EnvVars: []string{"HYPERFS_NO_PASSTHROUGH"}, Usage: "read and write through the daemon also where the kernel asks for opens anyway, as with --at"},
+		&cli.BoolFlag{Name: "open-requests", EnvVars: []string{"HYPERFS_OPEN_REQUESTS"}, Usage: "have the kernel ask for each open of a file even where it could open files by itself"},
 		&cli.BoolFlag{Name: "no-uring", EnvVars: []string{"HYPERFS_NO_URING"}, Usage: "take requests from /dev/fuse even where the kernel has FUSE over io_uring switched on"},
 		&cli.BoolFlag{Name: "no-inotify", EnvVars: []string{"HYPERFS_NO_INOTIFY"}, Usage: "tell programs that watch files nothing of what a rollback, an undo or a merge changes"},
 		&cli.BoolFlag{Name: "no-hot", EnvVars: []string{"HYPERFS_NO_HOT"}, Usage: "no hot buffer: small preimages go to the tier too"},
@@ -132,7 +134,9 @@ type mountOptions struct {
 	StrictIgnored  bool
 	Sync           bool
 	AllowOther     bool
+	Passthrough    bool
 	NoPassthrough  bool
+	OpenRequests   bool
 	NoURing        bool
 	NoInotify      bool
 	Debug          bool
@@ -153,7 +157,9 @@ func mountOptionsOf(c *cli.Context, dir string) (o mountOptions, err error) {
 		StrictIgnored:  c.Bool("strict-ignored"),
 		Sync:           c.Bool("sync"),
 		AllowOther:     c.Bool("allow-other"),
+		Passthrough:    c.Bool("passthrough"),
 		NoPassthrough:  c.Bool("no-passthrough"),
+		OpenRequests:   c.Bool("open-requests"),
 		NoURing:        c.Bool("no-uring"),
 		NoInotify:      c.Bool("no-inotify"),
 		Debug:          c.Bool("debug"),

@@ -29,7 +29,9 @@ func openMountable(ctx context.Context, cfg overlay.Config) (closable, mounter, 
 			AllowOther:    o.AllowOther,
 			Debug:         o.Debug,
 			InPlace:       o.inPlace(),
+			Passthrough:   o.Passthrough,
 			NoPassthrough: o.NoPassthrough,
+			OpenRequests:  o.OpenRequests,
 			NoURing:       o.NoURing,
 			Logger:        log,
 			Shelf:         w.Shelf(),
@@ -126,12 +128,13 @@ func (v fuseView) InUse() []control.Feature {
 	list := []control.Feature{
 		{Name: "protocol", On: true, Note: f.Protocol},
 		{Name: "passthrough", On: f.Passthrough, Note: f.PassthroughReason},
+		{Name: "no_open", On: f.NoOpen, Note: f.NoOpenReason},
 		{Name: "uring", On: f.URing, Note: f.URingReason},
 		{Name: "inotify", On: f.Echo, Note: f.EchoReason},
 		{Name: "request size", On: true, Note: bytesText(int64(f.MaxWrite))},
 	}
 	for _, name := range f.Capabilities {
-		if name == "passthrough" {
+		if name == "passthrough" || name == "no_open" {
 			continue // whether it is used is said above
 		}
 		list = append(list, control.Feature{Name: name, On: true})

@@ -32,7 +32,7 @@ func (b *bench) targets(l lower, g group) []target {
 		&hyperfs{program: b.o.hyperfs, dir: at("hyperfs")},
 	}
 	if g.daemonIO {
-		all = append(all, &hyperfs{program: b.o.hyperfs, dir: at("hyperfs-daemon"), flags: []string{"--no-passthrough"}, label: noPassthrough})
+		all = append(all, &hyperfs{program: b.o.hyperfs, dir: at("hyperfs-daemon"), flags: []string{withPassthrough}, label: withPassthrough})
 		if u, err := b.user(at("hyperfs-user")); err != nil {
 			b.report.leftOut(l, g.name+" as "+ordinaryUser, err.Error())
 		} else if u != nil {

@@ -11,10 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// How hyperfs is named where it has no passthrough: because it was told so, and because who mounts it may not have it.
+// How hyperfs is named where it was told to use passthrough, and where who mounts it may not have that.
 const (
-	noPassthrough = "--no-passthrough"
-	ordinaryUser  = "ordinary user"
+	withPassthrough = "--passthrough"
+	ordinaryUser    = "ordinary user"
 )
 
 // user is hyperfs as somebody has it who isn't root. Everything is done as that user: nobody else may enter the mount.
