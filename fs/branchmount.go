@@ -150,7 +150,7 @@ func deviceOf(path string) (string, error) {
 // newBranchFilesystem is newFilesystem for a branch whose workspace another one has.
 func newBranchFilesystem(vol overlay.Volume, of *filesystem) *filesystem {
 	s := &filesystem{
-		root: of.root, waitingFd: -1, connectionsFd: -1, RawFileSystem: fuse.NewDefaultRawFileSystem(), log: of.log,
+		root: of.root, connections: -1, RawFileSystem: fuse.NewDefaultRawFileSystem(), log: of.log,
 		main:  newVolume(vol, false),
 		nodes: newNodeTable(), handles: newHandleTable(), standIns: newStandIns(), listings: newListings(), meter: of.meter,
 	}

@@ -12,3 +12,14 @@ func (m *Server) OpenInodes() int {
 	defer t.mu.Unlock()
 	return len(t.byNum)
 }
+
+// CloseStandIns closes all open files of the daemon that no request uses just now, as happens to those that were not used for a while.
+func (m *Server) CloseStandIns() { m.fs.standIns.drain() }
+
+// StandIns is how many there are.
+func (m *Server) StandIns() int {
+	t := m.fs.standIns
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.lru.Len()
+}

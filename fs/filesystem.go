@@ -47,18 +47,18 @@ type filesystem struct {
 
 	// invalidated grows with every notification. A reply that was worked out while it grew may say what holds no
 	// more, and the notification come too early for the kernel to apply it: such a reply must not be cached.
-	invalidated   atomic.Uint64
-	kernel        kernel
-	noOpenDir     bool // the kernel need not open directories
-	noOpen        bool // nor files: see standIns
-	mountpoint    string
-	device        uint64 // of the mount
-	waitingFd     int    // of the file that says how many requests are under way; -1 where there is none
-	connectionsFd int    // of the directory that it is in; -1 where there is none
-	flushing      sync.Mutex
-	writebacks    writebacks
-	mapsDirect    bool // the kernel maps files whose reads and writes come to the daemon
-	mounts        branchMounts
+	invalidated atomic.Uint64
+	kernel      kernel
+	noOpenDir   bool // the kernel need not open directories
+	noOpen      bool // nor files: see standIns
+	mountpoint  string
+	device      uint64 // of the mount
+	connections int    // the directory with what the kernel tells of mounts; -1 where it is not needed
+	waitingName string // in there, of the file that says how many requests are under way
+	flushing    sync.Mutex
+	writebacks  writebacks
+	mapsDirect  bool // the kernel maps files whose reads and writes come to the daemon
+	mounts      branchMounts
 }
 
 // kernel is how the filesystem talks back.
@@ -74,8 +74,8 @@ func newFilesystem(tree *overlay.Tree, o Options, log *slog.Logger) *filesystem 
 		root:          unix.Geteuid() == 0,
 		RawFileSystem: fuse.NewDefaultRawFileSystem(),
 		main:          newVolume(tree.Volume(), o.InPlace),
-		waitingFd:     -1, connectionsFd: -1,
-		log: log, inPlace: o.InPlace, newNum: tree.NewNum,
+		connections:   -1,
+		log:           log, inPlace: o.InPlace, newNum: tree.NewNum,
 		nodes: newNodeTable(), handles: newHandleTable(), standIns: newStandIns(), listings: newListings(), meter: &meter{},
 	}
 	s.main.main = true

@@ -136,8 +136,13 @@ func (s *filesystem) awaitFlush(t notifier) {
 
 // waiting gives how many requests the kernel has under way, read by the daemon or not; -1 where it does not say.
 func (s *filesystem) waiting() int {
+	fd, err := unix.Openat(s.connections, s.waitingName, unix.O_RDONLY|unix.O_CLOEXEC, 0) // which can be read once only
+	if err != nil {
+		return -1
+	}
+	defer unix.Close(fd)
 	var b [32]byte
-	n, err := unix.Pread(s.waitingFd, b[:], 0)
+	n, err := unix.Read(fd, b[:])
 	if err != nil {
 		return -1
 	}
@@ -162,7 +167,7 @@ func (s *filesystem) decideOpens(o Options, tree *overlay.Tree) (why string) {
 	if err != nil {
 		return connectionsPath + " is not mounted, without which it can't be known when dirty pages were written"
 	}
-	s.connectionsFd, s.noOpen = fd, true
+	s.connections, s.noOpen = fd, true
 	tree.OpensUnseen()
 	return ""
 }
@@ -181,9 +186,9 @@ func (s *filesystem) findConnection(mountpoint string) error {
 		return mountError(mountpoint, err)
 	}
 	s.mountpoint, s.device = mountpoint, unix.Mkdev(major, minor)
-	s.waitingFd, err = unix.Openat(s.connectionsFd, strconv.FormatUint(uint64(minor), 10)+"/waiting", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return mountError(mountpoint, fmt.Errorf("%s: %w", connectionsPath, err))
+	s.waitingName = strconv.FormatUint(uint64(minor), 10) + "/waiting"
+	if s.waiting() < 0 {
+		return mountError(mountpoint, fmt.Errorf("%s/%s can't be read", connectionsPath, s.waitingName))
 	}
 	return nil
 }
@@ -192,10 +197,8 @@ func (s *filesystem) findConnection(mountpoint string) error {
 func (s *filesystem) closeConnection() {
 	s.flushing.Lock()
 	defer s.flushing.Unlock()
-	for _, fd := range []*int{&s.waitingFd, &s.connectionsFd} {
-		if *fd >= 0 {
-			_ = unix.Close(*fd)
-		}
-		*fd = -1
+	if s.connections >= 0 {
+		_ = unix.Close(s.connections)
 	}
+	s.connections = -1
 }

@@ -53,6 +53,14 @@ const cachedReadMax = 128 << 10
 // the handle can write. Handle.Direct tells whether that was granted; not where a small file is only to be read, or a large one would have to be
 // copied. It is always granted while another direct handle of the node is open.
 func (t *Tree) Open(n *Node, flags int, direct bool, c *Caller) (*Handle, error) {
+	h, err := t.open(n, flags, direct)
+	if err == unix.EACCES && t.unseen && !t.privileged {
+		return t.openAgain(n, flags)
+	}
+	return h, err
+}
+
+func (t *Tree) open(n *Node, flags int, direct bool) (*Handle, error) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	if n.dir {

@@ -26,6 +26,52 @@ func (t *Tree) isHeld(n *Node) bool {
 	return n.lookups > 0
 }
 
+// openAgain opens a file for somebody who has had it open since its mode, or that of a directory above it, let them. The mode is lifted for a moment, in which nobody can see
+// it; if the daemon dies then, the record has the old one.
+func (t *Tree) openAgain(n *Node, flags int) (*Handle, error) {
+	t.lockToLook()
+	defer t.unlockLooked()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if wantsWrite(flags) {
+		if err := t.mayChangeNode(n, "modify"); err != nil {
+			return nil, err
+		}
+		if err := t.copyUpNode(n); err != nil {
+			return nil, err
+		}
+	}
+	if err := t.beginChange(); err != nil {
+		return nil, err
+	}
+	if err := t.protectAttr(n); err != nil {
+		return nil, err
+	}
+	ref, err := t.reach(n)
+	if err != nil {
+		return nil, err
+	}
+	defer ref.done()
+	var st unix.Statx_t
+	if err := statFd(ref.fd, &st); err != nil {
+		return nil, err
+	}
+	if err := chmodFd(ref.fd, uint32(st.Mode)&0o7777|0o600); err != nil {
+		return nil, unix.EACCES
+	}
+	fd, err := unix.Open(procPath(ref.fd), flags&openMask|unix.O_CLOEXEC, 0)
+	if back := chmodFd(ref.fd, uint32(st.Mode)&0o7777); err == nil && back != nil {
+		_ = unix.Close(fd)
+		err = back
+	}
+	if err != nil {
+		return nil, err
+	}
+	h := t.newHandle(n, fd, wantsWrite(flags), false)
+	h.readable = flags&unix.O_ACCMODE != unix.O_WRONLY
+	return h, nil
+}
+
 // keepOpen is to be called before the inode that st describes loses a name. If that is its last, and somebody may have it open, it stays open. It fails
 // where no more files can be opened.
 func (t *Tree) keepOpen(st *unix.Statx_t, open func(flags int) (int, error)) error {

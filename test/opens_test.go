@@ -1,5 +1,15 @@
 package test
 
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
 // opensFlags gives flags for each way in which a mount has files opened: by the kernel alone, or by requests, and then with passthrough or without.
 func opensFlags(variant uint32) []string {
 	switch variant % 4 {
@@ -9,4 +19,71 @@ func opensFlags(variant uint32) []string {
 		return []string{"--open-requests", "--no-passthrough"}
 	}
 	return nil
+}
+
+// mountConnections has the kernel tell everybody of their own FUSE mounts, as distributions do, until the test ends.
+func mountConnections(t *testing.T) {
+	t.Helper()
+	const dir = "/sys/fs/fuse/connections"
+	if err := unix.Mount("none", dir, "fusectl", 0, ""); err == nil {
+		t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	} else if err != unix.EBUSY { // it is there
+		t.Fatal(err)
+	}
+}
+
+// The daemon of an ordinary user can't open again what has lost its mode since a program has opened it, but has to.
+func TestWhatAnOrdinaryUserHasOpenGoesOnWithoutItsMode(t *testing.T) {
+	needMount(t)
+	if _, err := exec.LookPath("fusermount3"); err != nil {
+		missing(t, err.Error())
+	}
+	who := ordinaryUser(t)
+	openDevice(t)
+	if who != nil {
+		mountConnections(t)
+	}
+	bin, err := checked.path()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ws := newWorkspace(t)
+	for _, dir := range []string{filepath.Dir(bin), filepath.Dir(ws)} {
+		if err := os.Chmod(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if who != nil {
+		if err := os.Chown(ws, int(who.Uid), int(who.Gid)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cmd := exec.Command("bash", "-euc", `
+		"$HYPERFS" mount "$WS"
+		trap 'cd /; "$HYPERFS" unmount "$WS"' EXIT
+		cd "$WS"
+		mkdir d
+		echo old >f; echo old >d/g; echo old >u
+		id=$("$HYPERFS" snapshot)
+		"$HYPERFS" version | grep -q 'no_open.*yes' || { "$HYPERFS" version; exit 1; }
+		exec 3<>f 4<>d/g 5<>u 6<f
+		chmod 0 f; chmod 0 d; rm u
+		for i in $(seq 1200); do echo >n$i; done # the daemon closes what it had open
+		echo new3 >&3; echo new4 >&4; echo new5 >&5
+		[ "$(cat <&6)" = new3 ]
+		[ "$(cat /proc/self/fd/5)" = new5 ]
+		[ "$(stat -c %a f d)" = $'0\n0' ]
+		chmod 600 f; chmod 700 d
+		[ "$(cat f d/g)" = $'new3\nnew4' ]
+		exec 3>&- 4>&- 5>&- 6>&-
+		"$HYPERFS" rollback "$id"
+		[ "$(cat f d/g u)" = $'old\nold\nold' ]
+		[ "$(stat -c %a f d)" = $'644\n755' ]
+	`)
+	cmd.Dir = filepath.Dir(ws)
+	cmd.Env = append(os.Environ(), "HYPERFS="+bin, "WS="+ws)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: who}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
 }
