@@ -52,9 +52,9 @@ func TestWhatIsCachedIsOpenedAndReadWithoutARequest(t *testing.T) {
 // Each of these has a file open, and goes on after the daemon has closed its own.
 func TestFilesStayOpenWhateverTheDaemonCloses(t *testing.T) {
 	cases := []struct {
-		name   string
-		open   func(t *testing.T, m *mounted) *os.File
-		gone   bool // it has no name then
+		name string
+		open func(t *testing.T, m *mounted) *os.File
+		gone bool // it has no name then
 	}{
 		{"created", func(t *testing.T, m *mounted) *os.File { return openFile(t, m.path("f"), os.O_RDWR|os.O_CREATE) }, false},
 		{"unlinked", func(t *testing.T, m *mounted) *os.File {
