@@ -194,8 +194,8 @@ func (s *filesystem) SetAttr(_ <-chan struct{}, in *fuse.SetAttrIn, out *fuse.At
 	if set.Valid&overlay.SetSize != 0 {
 		defer s.changed(n.Inode, s)
 		if s.noOpen {
-			s.standIns.drop(n.num())
-			defer s.standIns.dropUnwritable(n.num()) // which was opened meanwhile
+			s.sharedFiles.drop(n.num())
+			defer s.sharedFiles.dropUnwritable(n.num()) // which was opened meanwhile
 		}
 	}
 	a, err := n.vol.SetAttr(n.Inode, s.fileIf(in.Valid&fuse.FATTR_FH != 0, in.Fh), &set)

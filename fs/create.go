@@ -98,7 +98,7 @@ func (s *filesystem) created(in *fuse.CreateIn, name string, out *fuse.CreateOut
 	}
 	if s.noOpen {
 		s.fillEntry(&out.EntryOut, node{dir.vol, n}, &a, since)
-		s.standIns.created(n.Num(), h, since+1)
+		s.sharedFiles.created(n.Num(), h, since+1)
 		out.OpenFlags = fuse.FOPEN_NOFLUSH | fuse.FOPEN_KEEP_CACHE
 		return fuse.OK
 	}

@@ -13,12 +13,12 @@ func (m *Server) OpenInodes() int {
 	return len(t.byNum)
 }
 
-// CloseStandIns closes all open files of the daemon that no request uses just now, as happens to those that were not used for a while.
-func (m *Server) CloseStandIns() { m.fs.standIns.drain() }
+// CloseSharedFiles closes all open files of the daemon that no request uses just now, as happens to those that were not used for a while.
+func (m *Server) CloseSharedFiles() { m.fs.sharedFiles.drain() }
 
-// StandIns is how many there are.
-func (m *Server) StandIns() int {
-	t := m.fs.standIns
+// SharedFiles is how many there are.
+func (m *Server) SharedFiles() int {
+	t := m.fs.sharedFiles
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.lru.Len()

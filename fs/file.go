@@ -11,7 +11,7 @@ const fsyncDatasync = 1
 // copyMax is the largest copy in one request, in bytes: the reply has 32 bits for it.
 const copyMax = 1 << 30
 
-// Open opens a file, where the kernel asks for that at all: see standIns.
+// Open opens a file, where the kernel asks for that at all: see sharedFiles.
 func (s *filesystem) Open(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
 	if s.noOpen {
 		return fuse.ENOSYS

@@ -35,22 +35,22 @@ type filesystem struct {
 	inPlace bool
 	root    bool // the daemon is root, so it sees more than the callers may
 
-	nodes    *nodeTable
-	handles  *handleTable
-	standIns *standIns
-	listings *listings
-	opens    *openInodes
-	meter    *meter
-	stale    staleOpens
-	echo     *echo         // nil where programs that watch files are told nothing
-	newNum   func() uint64 // gives the number of a new node
+	nodes       *nodeTable
+	handles     *handleTable
+	sharedFiles *sharedFiles
+	listings    *listings
+	opens       *openInodes
+	meter       *meter
+	stale       staleOpens
+	echo        *echo         // nil where programs that watch files are told nothing
+	newNum      func() uint64 // gives the number of a new node
 
 	// invalidated grows with every notification. A reply that was worked out while it grew may say what holds no
 	// more, and the notification come too early for the kernel to apply it: such a reply must not be cached.
 	invalidated atomic.Uint64
 	kernel      kernel
 	noOpenDir   bool // the kernel need not open directories
-	noOpen      bool // nor files: see standIns
+	noOpen      bool // nor files: see sharedFiles
 	mountpoint  string
 	device      uint64 // of the mount
 	connections int    // the directory with what the kernel tells of mounts; -1 where it is not needed
@@ -76,13 +76,13 @@ func newFilesystem(tree *overlay.Tree, o Options, log *slog.Logger) *filesystem 
 		main:          newVolume(tree.Volume(), o.InPlace),
 		connections:   -1,
 		log:           log, inPlace: o.InPlace, newNum: tree.NewNum,
-		nodes: newNodeTable(), handles: newHandleTable(), standIns: newStandIns(), listings: newListings(), meter: &meter{},
+		nodes: newNodeTable(), handles: newHandleTable(), sharedFiles: newSharedFiles(), listings: newListings(), meter: &meter{},
 	}
 	s.main.main = true
 	if o.Shelf != nil {
 		s.shelf = newShelf(o.Shelf, tree)
 	}
-	s.nodes.gone = s.standIns.drop
+	s.nodes.gone = s.sharedFiles.drop
 	s.opens = newOpenInodes(s)
 	s.opens.byBlocks = tree.KeptByBlocks
 	return s
@@ -113,7 +113,7 @@ func (s *filesystem) OnUnmount() {
 		s.opens.close(f)
 	}
 	s.opens.drain()
-	s.standIns.drain()
+	s.sharedFiles.drain()
 	s.listings.drain()
 	s.nodes.drain()
 }

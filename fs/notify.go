@@ -39,7 +39,7 @@ func (t notifier) InvalEntry(dir overlay.Inode, name string) {
 // of a listing. It writes back dirty ones first.
 func (t notifier) InvalInode(n overlay.Inode) {
 	t.s.meter.note(eventInvalInode)
-	t.s.standIns.drop(n.Num())
+	t.s.sharedFiles.drop(n.Num())
 	if !t.knows(n) {
 		return
 	}

@@ -302,7 +302,7 @@ func (t *openInodes) isBare(n overlay.Inode) bool {
 // isBare is openInodes.isBare, also where the kernel opens files by itself.
 func (s *filesystem) isBare(n overlay.Inode) bool {
 	if s.noOpen {
-		return s.standIns.isBare(n.Num(), s.invalidated.Load()+1)
+		return s.sharedFiles.isBare(n.Num(), s.invalidated.Load()+1)
 	}
 	return s.opens.isBare(n)
 }

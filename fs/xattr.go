@@ -84,7 +84,7 @@ func (s *filesystem) SetXAttr(_ <-chan struct{}, in *fuse.SetXAttrIn, name strin
 	defer n.vol.let()
 	err := n.vol.SetXattr(n.Inode, name, value, int(in.Flags))
 	s.opens.clothe(n.Inode)
-	s.standIns.clothe(n.num())
+	s.sharedFiles.clothe(n.num())
 	if err != nil {
 		return status(err)
 	}

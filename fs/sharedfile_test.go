@@ -69,7 +69,7 @@ func TestFilesStayOpenWhateverTheDaemonCloses(t *testing.T) {
 		}, true},
 		{"unlinked after the daemon has closed it", func(t *testing.T, m *mounted) *os.File {
 			f := openFile(t, m.path("f"), os.O_RDWR|os.O_CREATE)
-			m.server.CloseStandIns()
+			m.server.CloseSharedFiles()
 			must(t, os.Remove(f.Name()))
 			return f
 		}, true},
@@ -97,14 +97,14 @@ func TestFilesStayOpenWhateverTheDaemonCloses(t *testing.T) {
 				must(t, err)
 			}
 			for i, text := range []string{"one", "three"} {
-				m.server.CloseStandIns()
+				m.server.CloseSharedFiles()
 				if _, err := f.WriteAt([]byte(text), int64(10*i)); err != nil {
 					t.Fatal(err)
 				}
 			}
-			m.server.CloseStandIns()
+			m.server.CloseSharedFiles()
 			must(t, f.Truncate(13))
-			m.server.CloseStandIns()
+			m.server.CloseSharedFiles()
 			if st, err := f.Stat(); err != nil || st.Size() != 13 {
 				t.Fatalf("%v, %v", st, err)
 			}
@@ -120,7 +120,7 @@ func TestFilesStayOpenWhateverTheDaemonCloses(t *testing.T) {
 			must(t, again.Close())
 			must(t, f.Close())
 			if c.gone {
-				m.server.CloseStandIns()
+				m.server.CloseSharedFiles()
 				eventually(t, "nothing is open", func() bool { return m.w.Stats().Handles == 0 })
 			}
 		})
@@ -148,7 +148,7 @@ func TestTheDaemonKeepsAFewFilesOpen(t *testing.T) {
 			must(t, err)
 		}
 	}
-	if n := m.server.StandIns(); n == 0 || n > 512 {
+	if n := m.server.SharedFiles(); n == 0 || n > 512 {
 		t.Errorf("%d files are open", n)
 	}
 	for i := range count {
@@ -198,7 +198,7 @@ func TestACheckpointHasWhatWasJustStoredIntoAMapping(t *testing.T) {
 			p := m.write(t, "f", strings.Repeat("-", size))
 			b := mapShared(t, p, size)
 			populate(t, b)
-			m.server.CloseStandIns()
+			m.server.CloseSharedFiles()
 			end := func() {}
 			if busy {
 				end = keepBusy(t, m)

@@ -11,54 +11,54 @@ import (
 )
 
 // Where no file is served past the daemon, the kernel need not ask for opens (FUSE_NO_OPEN_SUPPORT): OPEN is answered once with ENOSYS, and from then on there is neither that nor
-// RELEASE, which is most of what a program costs that reads many files whose pages are cached. Requests have no handle then. A stand-in is the daemon's own open file of
+// RELEASE, which is most of what a program costs that reads many files whose pages are cached. Requests have no handle then. A shared file is the daemon's own open file of
 // an inode: opened by the first request that needs one, used by all, and closed when others were used later, or nobody for a while.
 //
 // What an open decided is decided later: a preimage is made by the first write, and O_TRUNC is a SETATTR (so FUSE_ATOMIC_O_TRUNC must not be
 // agreed on). That a file is open nobody knows but the kernel: overlay.Tree.OpensUnseen, and FlushUnseen.
 
-// standIn is an open file. Its methods may be called concurrently.
-type standIn struct {
+// sharedFile is an open file. Its methods may be called concurrently.
+type sharedFile struct {
 	overlay.File
 	write bool
-	bare  uint64 // see openInode.bare; guarded by standIns.mu
+	bare  uint64 // see openInode.bare; guarded by sharedFiles.mu
 
-	users   int  // guarded by standIns.mu
-	dropped bool // the last user closes it; guarded by standIns.mu
-	used    bool // since the last sweep; guarded by standIns.mu
+	users   int  // guarded by sharedFiles.mu
+	dropped bool // the last user closes it; guarded by sharedFiles.mu
+	used    bool // since the last sweep; guarded by sharedFiles.mu
 }
 
-// standIns has one for some inodes. Of an inode there is one at a time, so that no file is read that was replaced.
-type standIns struct {
+// sharedFiles has one for some inodes. Of an inode there is one at a time, so that no file is read that was replaced.
+type sharedFiles struct {
 	max int
 
 	opening [64]sync.Mutex // by the inode's number, held over an open; comes before the locks of a volume
 
 	mu       sync.Mutex
-	byNum    map[uint64]*list.Element // of *standIn, by overlay.Inode.Num; guarded by mu
+	byNum    map[uint64]*list.Element // of *sharedFile, by overlay.Inode.Num; guarded by mu
 	lru      *list.List               // the front was used last; guarded by mu
 	sweeping bool                     // guarded by mu
 }
 
 const (
-	maxStandIns = 512
-	minStandIns = 32
+	maxSharedFiles = 512
+	minSharedFiles = 32
 
-	// standInIdle is how long one stays that nobody uses, up to twice that.
-	standInIdle = 5 * time.Second
+	// sharedFileIdle is how long one stays that nobody uses, up to twice that.
+	sharedFileIdle = 5 * time.Second
 )
 
-func newStandIns() *standIns {
+func newSharedFiles() *sharedFiles {
 	limit := 1024
 	var lim unix.Rlimit
 	if unix.Getrlimit(unix.RLIMIT_NOFILE, &lim) == nil {
 		limit = int(min(lim.Cur, 1<<20))
 	}
-	return &standIns{max: max(minStandIns, min(limit/4, maxStandIns)), byNum: map[uint64]*list.Element{}, lru: list.New()}
+	return &sharedFiles{max: max(minSharedFiles, min(limit/4, maxSharedFiles)), byNum: map[uint64]*list.Element{}, lru: list.New()}
 }
 
 // take gives the open file of an inode until done. write says that it has to be writable; all can be read whose mode lets their owner.
-func (t *standIns) take(n node, write bool, c *overlay.Caller) (*standIn, error) {
+func (t *sharedFiles) take(n node, write bool, c *overlay.Caller) (*sharedFile, error) {
 	num := n.num()
 	if f := t.get(num, write); f != nil {
 		return f, nil
@@ -70,16 +70,16 @@ func (t *standIns) take(n node, write bool, c *overlay.Caller) (*standIn, error)
 		return f, nil
 	}
 	t.drop(num)
-	h, err := openStandIn(n, write, c)
+	h, err := openSharedFile(n, write, c)
 	if err != nil {
 		return nil, err
 	}
-	f := &standIn{File: h, write: write, users: 1}
+	f := &sharedFile{File: h, write: write, users: 1}
 	t.put(num, f)
 	return f, nil
 }
 
-func openStandIn(n node, write bool, c *overlay.Caller) (overlay.File, error) {
+func openSharedFile(n node, write bool, c *overlay.Caller) (overlay.File, error) {
 	if !write {
 		return n.vol.Open(n.Inode, unix.O_RDONLY, false, c)
 	}
@@ -91,18 +91,18 @@ func openStandIn(n node, write bool, c *overlay.Caller) (overlay.File, error) {
 }
 
 // created enters the file that was just made, and may be read and written. bare is what openInode.bare would be.
-func (t *standIns) created(num uint64, h overlay.File, bare uint64) {
-	t.put(num, &standIn{File: h, write: true, bare: bare})
+func (t *sharedFiles) created(num uint64, h overlay.File, bare uint64) {
+	t.put(num, &sharedFile{File: h, write: true, bare: bare})
 }
 
-func (t *standIns) get(num uint64, write bool) *standIn {
+func (t *sharedFiles) get(num uint64, write bool) *sharedFile {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	e := t.byNum[num]
 	if e == nil {
 		return nil
 	}
-	f := e.Value.(*standIn)
+	f := e.Value.(*sharedFile)
 	if write && !f.write {
 		return nil
 	}
@@ -112,18 +112,18 @@ func (t *standIns) get(num uint64, write bool) *standIn {
 	return f
 }
 
-func (t *standIns) put(num uint64, f *standIn) {
+func (t *sharedFiles) put(num uint64, f *sharedFile) {
 	t.mu.Lock()
 	closing := t.detach(num)
 	f.used = true
 	t.byNum[num] = t.lru.PushFront(f)
-	var extra []*standIn
+	var extra []*sharedFile
 	for t.lru.Len() > t.max {
-		extra = append(extra, t.detach(t.lru.Back().Value.(*standIn).Inode().Num()))
+		extra = append(extra, t.detach(t.lru.Back().Value.(*sharedFile).Inode().Num()))
 	}
 	if !t.sweeping {
 		t.sweeping = true
-		time.AfterFunc(standInIdle, t.sweep)
+		time.AfterFunc(sharedFileIdle, t.sweep)
 	}
 	t.mu.Unlock()
 	closing.release()
@@ -133,13 +133,13 @@ func (t *standIns) put(num uint64, f *standIn) {
 }
 
 // detach takes the file of an inode out, and gives it where it can be closed. The caller holds mu.
-func (t *standIns) detach(num uint64) *standIn {
+func (t *sharedFiles) detach(num uint64) *sharedFile {
 	e := t.byNum[num]
 	if e == nil {
 		return nil
 	}
 	delete(t.byNum, num)
-	f := t.lru.Remove(e).(*standIn)
+	f := t.lru.Remove(e).(*sharedFile)
 	f.dropped = true
 	if f.users > 0 {
 		return nil
@@ -148,14 +148,14 @@ func (t *standIns) detach(num uint64) *standIn {
 }
 
 // release closes what detach has given.
-func (f *standIn) release() {
+func (f *sharedFile) release() {
 	if f != nil {
 		f.Release()
 	}
 }
 
 // done ends what take has begun.
-func (t *standIns) done(f *standIn) {
+func (t *sharedFiles) done(f *sharedFile) {
 	t.mu.Lock()
 	f.users--
 	last := f.dropped && f.users == 0
@@ -166,7 +166,7 @@ func (t *standIns) done(f *standIn) {
 }
 
 // drop closes the file of an inode, when nobody uses it any more. Who comes later opens another one.
-func (t *standIns) drop(num uint64) {
+func (t *sharedFiles) drop(num uint64) {
 	t.mu.Lock()
 	f := t.detach(num)
 	t.mu.Unlock()
@@ -174,10 +174,10 @@ func (t *standIns) drop(num uint64) {
 }
 
 // dropUnwritable is drop for a file that could not be written to: another inode may take the place of such a one.
-func (t *standIns) dropUnwritable(num uint64) {
+func (t *sharedFiles) dropUnwritable(num uint64) {
 	t.mu.Lock()
-	var f *standIn
-	if e := t.byNum[num]; e != nil && !e.Value.(*standIn).write {
+	var f *sharedFile
+	if e := t.byNum[num]; e != nil && !e.Value.(*sharedFile).write {
 		f = t.detach(num)
 	}
 	t.mu.Unlock()
@@ -185,11 +185,11 @@ func (t *standIns) dropUnwritable(num uint64) {
 }
 
 // sweep closes what nobody has used since the last sweep.
-func (t *standIns) sweep() {
+func (t *sharedFiles) sweep() {
 	t.mu.Lock()
-	var idle []*standIn
+	var idle []*sharedFile
 	for e := t.lru.Back(); e != nil; {
-		f, prev := e.Value.(*standIn), e.Prev()
+		f, prev := e.Value.(*sharedFile), e.Prev()
 		if f.used || f.users > 0 {
 			f.used = false
 		} else {
@@ -198,7 +198,7 @@ func (t *standIns) sweep() {
 		e = prev
 	}
 	if t.sweeping = t.lru.Len() > 0; t.sweeping {
-		time.AfterFunc(standInIdle, t.sweep)
+		time.AfterFunc(sharedFileIdle, t.sweep)
 	}
 	t.mu.Unlock()
 	for _, f := range idle {
@@ -207,9 +207,9 @@ func (t *standIns) sweep() {
 }
 
 // drain closes everything.
-func (t *standIns) drain() {
+func (t *sharedFiles) drain() {
 	t.mu.Lock()
-	var all []*standIn
+	var all []*sharedFile
 	for num := range t.byNum {
 		all = append(all, t.detach(num))
 	}
@@ -219,26 +219,26 @@ func (t *standIns) drain() {
 	}
 }
 
-func (t *standIns) isBare(num, bare uint64) bool {
+func (t *sharedFiles) isBare(num, bare uint64) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	e := t.byNum[num]
-	return e != nil && e.Value.(*standIn).bare == bare
+	return e != nil && e.Value.(*sharedFile).bare == bare
 }
 
-func (t *standIns) clothe(num uint64) {
+func (t *sharedFiles) clothe(num uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if e := t.byNum[num]; e != nil {
-		e.Value.(*standIn).bare = 0
+		e.Value.(*sharedFile).bare = 0
 	}
 }
 
 // using is the open file that a request is for.
 type using struct {
 	overlay.File
-	node    node
-	standIn *standIn // nil where the kernel has a handle
+	node       node
+	sharedFile *sharedFile // nil where the kernel has a handle
 }
 
 // use gives the open file of a request: by its handle, or where there are none by its node. end is to be called after it.
@@ -254,7 +254,7 @@ func (s *filesystem) use(id, fh uint64, write bool, h *fuse.InHeader) (using, fu
 	if !st.Ok() {
 		return using{}, st
 	}
-	f, err := s.standIns.take(n, write, callerOf(h, 0))
+	f, err := s.sharedFiles.take(n, write, callerOf(h, 0))
 	if err != nil {
 		n.vol.let()
 		return using{}, status(err)
@@ -263,8 +263,8 @@ func (s *filesystem) use(id, fh uint64, write bool, h *fuse.InHeader) (using, fu
 }
 
 func (s *filesystem) end(u using) {
-	if u.standIn != nil {
-		s.standIns.done(u.standIn)
+	if u.sharedFile != nil {
+		s.sharedFiles.done(u.sharedFile)
 		u.node.vol.let()
 	}
 }
