@@ -128,7 +128,7 @@ func (m *Server) serveBranch(name string, vol overlay.Volume, at string) (*branc
 	to := &others{notifier: notifier{m.fs}}
 	s := newBranchFilesystem(told{vol, to}, m.fs)
 	to.self = s
-	srv, err := readServer(metered{s, s.meter}, at, branchSource(name, m.mountpoint), fuseOptions(o, m.fs.log))
+	t, err := readTransport(metered{s, s.meter}, at, branchSource(name, m.mountpoint), o, m.fs.log)
 	if err != nil {
 		return nil, err
 	}
@@ -138,7 +138,7 @@ func (m *Server) serveBranch(name string, vol overlay.Volume, at string) (*branc
 		_ = unmount(at, true)
 		return nil, mountError(at, err)
 	}
-	return &branchMount{device: device, Server: &Server{mountpoint: at, fs: s, fuse: srv, done: make(chan struct{}), options: o}, branch: name, ended: make(chan struct{})}, nil
+	return &branchMount{device: device, Server: &Server{mountpoint: at, fs: s, transport: t, done: make(chan struct{}), options: o}, branch: name, ended: make(chan struct{})}, nil
 }
 
 // deviceOf gives the device of what is mounted at a path.

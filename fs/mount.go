@@ -7,21 +7,21 @@ import (
 	"runtime/debug"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
-	"github.com/hyperfs/hyperfs/fs/uring"
 	"github.com/hyperfs/hyperfs/internal/errs"
 	"github.com/hyperfs/hyperfs/overlay"
 )
 
 // Options say how to mount. The zero value is a mount elsewhere, for the user of the daemon alone.
 type Options struct {
-	AllowOther    bool         // other users may enter the mount; an ordinary user needs user_allow_other in /etc/fuse.conf
-	Debug         bool         // every request and reply is logged
-	InPlace       bool         // it is mounted over the workspace, so that nobody else changes what is underneath
-	NoPassthrough bool         // all reads and writes go through the daemon
-	Logger        *slog.Logger // nil means none
-	Shelf         Shelf        // what the mount shows besides the tree, in .hyperfs; nil means nothing
-	NoURing       bool         // requests are read from /dev/fuse, also where the kernel has FUSE over io_uring switched on
-	Echo          bool         // programs that watch files are told of what a rollback, an undo or a merge changes, by a process of ours
+	AllowOther     bool         // other users may enter the mount; an ordinary user needs user_allow_other in /etc/fuse.conf
+	Debug          bool         // every request and reply is logged
+	InPlace        bool         // it is mounted over the workspace, so that nobody else changes what is underneath
+	NoPassthrough  bool         // all reads and writes go through the daemon
+	Logger         *slog.Logger // nil means none
+	Shelf          Shelf        // what the mount shows besides the tree, in .hyperfs; nil means nothing
+	NoSingleReader bool         // several threads read /dev/fuse at all times, by the loop of go-fuse
+	NoURing        bool         // requests are read from /dev/fuse, also where the kernel has FUSE over io_uring switched on
+	Echo           bool         // programs that watch files are told of what a rollback, an undo or a merge changes, by a process of ours
 }
 
 const (
@@ -35,8 +35,7 @@ const (
 type Server struct {
 	mountpoint string
 	fs         *filesystem
-	fuse       *fuse.Server
-	ring       *uring.Pool   // nil where requests are read from /dev/fuse
+	transport  transport
 	done       chan struct{} // closed when the kernel has let go and everything is given back
 	features   Features
 	options    Options
@@ -64,13 +63,13 @@ func Mount(tree *overlay.Tree, mountpoint string, o Options) (*Server, error) {
 		s.echo = newEcho(s, mountpoint, log)
 		answers = echoed{s, s.echo}
 	}
-	srv, ring, why, err := newServer(metered{answers, s.meter}, mountpoint, fsName, o, log)
+	t, err := newTransport(metered{answers, s.meter}, mountpoint, fsName, o, log)
 	if err != nil {
 		return nil, err
 	}
-	m := &Server{mountpoint: mountpoint, fs: s, fuse: srv, ring: ring, done: make(chan struct{}), options: o, shelf: o.Shelf}
-	m.features = newFeatures(srv.KernelSettings(), o.InPlace)
-	m.features.URing, m.features.URingReason = ring != nil, why
+	m := &Server{mountpoint: mountpoint, fs: s, transport: t, done: make(chan struct{}), options: o, shelf: o.Shelf}
+	m.features = newFeatures(t.server.KernelSettings(), o.InPlace)
+	m.features.URing, m.features.URingReason, m.features.SingleReader = t.ring != nil, t.noRing, t.dev != nil
 	if o.NoPassthrough {
 		s.opens.turnOff("it is switched off")
 	} else {
@@ -129,10 +128,7 @@ func fuseOptions(o Options, log *slog.Logger) *fuse.MountOptions {
 }
 
 func (m *Server) serve() {
-	m.fuse.Serve()
-	if m.ring != nil {
-		m.ring.Wait()
-	}
+	m.transport.serve()
 	m.endBranches()
 	close(m.done)
 }

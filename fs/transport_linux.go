@@ -6,27 +6,62 @@ import (
 	"unsafe"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
+	"github.com/hyperfs/hyperfs/fs/devfuse"
 	"github.com/hyperfs/hyperfs/fs/uring"
 	"golang.org/x/sys/unix"
 )
 
-// newServer mounts, and takes requests by io_uring, or from /dev/fuse and says why.
-func newServer(answers fuse.RawFileSystem, mountpoint, source string, o Options, log *slog.Logger) (srv *fuse.Server, ring *uring.Pool, why string, err error) {
-	why = "it is switched off"
+// transport is where the requests of a mount come from.
+type transport struct {
+	server *fuse.Server
+	ring   *uring.Pool   // by io_uring, and only a few by the server
+	dev    *devfuse.Pool // from /dev/fuse; by the server where both are nil
+	noRing string        // why there is no ring
+}
+
+// newTransport mounts, and takes requests by io_uring, or from /dev/fuse.
+func newTransport(answers fuse.RawFileSystem, mountpoint, source string, o Options, log *slog.Logger) (transport, error) {
+	why := "it is switched off"
 	if !o.NoURing {
-		if srv, ring, err = ringServer(answers, mountpoint, source, fuseOptions(o, log), log); err == nil {
-			return srv, ring, "", nil
+		srv, ring, err := ringServer(answers, mountpoint, source, fuseOptions(o, log), log)
+		if err == nil {
+			return transport{server: srv, ring: ring}, nil
 		}
 		why = err.Error()
 	}
-	srv, err = readServer(answers, mountpoint, source, fuseOptions(o, log))
-	return srv, nil, why, err
+	t, err := readTransport(answers, mountpoint, source, o, log)
+	t.noRing = why
+	return t, err
 }
 
-// readServer mounts, and takes requests from /dev/fuse.
-func readServer(answers fuse.RawFileSystem, mountpoint, source string, o *fuse.MountOptions) (*fuse.Server, error) {
-	srv, _, err := mountServer(answers, mountpoint, source, o)
-	return srv, err
+// readTransport mounts, and takes requests from /dev/fuse.
+func readTransport(answers fuse.RawFileSystem, mountpoint, source string, o Options, log *slog.Logger) (t transport, err error) {
+	mo := fuseOptions(o, log)
+	srv, fd, err := mountServer(answers, mountpoint, source, mo)
+	if err != nil || o.NoSingleReader {
+		return transport{server: srv}, err
+	}
+	protocol := fuse.NewProtocolServer(answers, mo)
+	if err = negotiate(protocol, srv.KernelSettings()); err == nil {
+		t.dev, err = devfuse.Start(fd, maxWrite, protocol.HandleRequest, log)
+	}
+	if err != nil {
+		_ = unmount(mountpoint, true)
+		return transport{}, mountError(mountpoint, err)
+	}
+	t.server = srv
+	return t, nil
+}
+
+// serve returns when the mount has ended and all requests have been answered.
+func (t *transport) serve() {
+	if t.dev != nil {
+		t.dev.Wait() // the descriptor is the server's, which closes it
+	}
+	t.server.Serve()
+	if t.ring != nil {
+		t.ring.Wait()
+	}
 }
 
 func mountServer(answers fuse.RawFileSystem, mountpoint, source string, o *fuse.MountOptions) (*fuse.Server, int, error) {

@@ -106,6 +106,7 @@ func mountFlags() []cli.Flag {
 		&cli.BoolFlag{Name: "allow-other", EnvVars: []string{"HYPERFS_ALLOW_OTHER"}, Usage: "other users may enter the mount"},
 		&cli.BoolFlag{Name: "no-passthrough", EnvVars: []string{"HYPERFS_NO_PASSTHROUGH"}, Usage: "read and write through the daemon even where the kernel could do it alone"},
 		&cli.BoolFlag{Name: "no-uring", EnvVars: []string{"HYPERFS_NO_URING"}, Usage: "take requests from /dev/fuse even where the kernel has FUSE over io_uring switched on"},
+		&cli.BoolFlag{Name: "no-single-reader", EnvVars: []string{"HYPERFS_NO_SINGLE_READER"}, Usage: "have several threads wait for requests on /dev/fuse at all times"},
 		&cli.BoolFlag{Name: "no-inotify", EnvVars: []string{"HYPERFS_NO_INOTIFY"}, Usage: "tell programs that watch files nothing of what a rollback, an undo or a merge changes"},
 		&cli.BoolFlag{Name: "no-hot", EnvVars: []string{"HYPERFS_NO_HOT"}, Usage: "no hot buffer: small preimages go to the tier too"},
 		&cli.Int64Flag{Name: "hot-file-bytes", EnvVars: []string{"HYPERFS_HOT_FILE_BYTES"}, Value: strategy.DefaultHotLimits.FileBytes, Usage: "how large a preimage in the hot buffer may be; 0 turns it off"},
@@ -134,6 +135,7 @@ type mountOptions struct {
 	AllowOther     bool
 	NoPassthrough  bool
 	NoURing        bool
+	NoSingleReader bool
 	NoInotify      bool
 	Debug          bool
 	Served         bool // without a mount, by the backend scan
@@ -155,6 +157,7 @@ func mountOptionsOf(c *cli.Context, dir string) (o mountOptions, err error) {
 		AllowOther:     c.Bool("allow-other"),
 		NoPassthrough:  c.Bool("no-passthrough"),
 		NoURing:        c.Bool("no-uring"),
+		NoSingleReader: c.Bool("no-single-reader"),
 		NoInotify:      c.Bool("no-inotify"),
 		Debug:          c.Bool("debug"),
 		LargeMin:       c.Int64("large-min"),
