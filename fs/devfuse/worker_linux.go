@@ -2,6 +2,7 @@ package devfuse
 
 import (
 	"errors"
+	"syscall"
 	"unsafe"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -55,10 +56,10 @@ func (w *worker) run() {
 
 var errShort = errors.New("a request without a header")
 
-// read waits for a request. ENODEV is the end of the connection, ECONNABORTED one that somebody wanted.
+// read waits for a request, by package syscall, as the race detector takes what a process does by that for seen by what another one then asks for. ENODEV is the end of the connection, ECONNABORTED one that somebody wanted.
 func (w *worker) read() (int, error) {
 	for {
-		n, err := unix.Read(w.pool.fd, w.request)
+		n, err := syscall.Read(w.pool.fd, w.request)
 		switch {
 		case errors.Is(err, unix.EINTR) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EAGAIN): // ENOENT: who made it wants it no more
 		case err == nil && n < sizeOfInHeader:
@@ -80,9 +81,9 @@ func (w *worker) serve(request []byte, unique uint64) {
 	if n == 0 {
 		return
 	}
-	_, err := unix.Write(w.pool.fd, w.answer[:n])
+	_, err := syscall.Write(w.pool.fd, w.answer[:n])
 	for errors.Is(err, unix.EINTR) {
-		_, err = unix.Write(w.pool.fd, w.answer[:n])
+		_, err = syscall.Write(w.pool.fd, w.answer[:n])
 	}
 	if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENODEV) && !errors.Is(err, unix.EPERM) { // ENOENT: nobody waits for it any more
 		w.pool.log.Warn("an answer to /dev/fuse is not taken", "err", err)
