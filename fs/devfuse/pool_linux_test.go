@@ -196,6 +196,28 @@ func TestWhatWaitsInANarrowPoolDelaysNoOthers(t *testing.T) {
 	}, sleep)
 }
 
+// TestTheWatchHasSomebodyReadWhileOneRequestTakesLong looks itself, as otherwise the pool would be wide again some ticks later anyway.
+func TestTheWatchHasSomebodyReadWhileOneRequestTakesLong(t *testing.T) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fds[1])
+	p := &Pool{fd: fds[1], payload: 1 << 16, log: slog.New(slog.DiscardHandler), wide: 2, wake: make(chan struct{}, maxSpare), busy: make(chan struct{}, 1)}
+	p.narrow, p.working, p.watched, p.taken = true, 1, true, 1
+	r := regime{narrow: true}
+	for i, want := range []int{0, 1} { // in the first tick it was taken
+		p.look(&r)
+		p.mu.Lock()
+		if p.reading != want || p.narrow != (want == 0) {
+			t.Errorf("after tick %d %d read, narrow: %v", i, p.reading, p.narrow)
+		}
+		p.mu.Unlock()
+	}
+	_ = unix.Close(fds[0])
+	p.Wait()
+}
+
 func TestADescriptorThatIsNoConnectionEndsThePool(t *testing.T) {
 	f, err := os.Create(t.TempDir() + "/f")
 	if err != nil {
