@@ -5,7 +5,7 @@
 //
 // While several threads sleep in read(2), each request wakes one of them, the next request another one: whoever has just given an answer, is awake and has all
 // in its CPU's caches, is the last in turn. Where there is one reader, the program's next request is mostly there by the time that it reads again, and
-// nobody needs to be woken. Spinning on a descriptor that does not block, and binding the reader to the program's CPU, brought nothing more.
+// nobody needs to be woken. Spinning on a descriptor that does not block, and binding the reader to the program's CPU, brought next to nothing more.
 //
 // # How it is divided
 //
