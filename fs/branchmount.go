@@ -128,7 +128,7 @@ func (m *Server) serveBranch(name string, vol overlay.Volume, at string) (*branc
 	to := &others{notifier: notifier{m.fs}}
 	s := newBranchFilesystem(told{vol, to}, m.fs)
 	to.self = s
-	srv, err := readServer(metered{s, s.meter}, at, branchSource(name, m.mountpoint), s.fuseOptions(o))
+	t, err := s.readTransport(metered{s, s.meter}, at, branchSource(name, m.mountpoint), o)
 	if err != nil {
 		return nil, err
 	}
@@ -138,7 +138,7 @@ func (m *Server) serveBranch(name string, vol overlay.Volume, at string) (*branc
 		_ = unmount(at, true)
 		return nil, mountError(at, err)
 	}
-	return &branchMount{device: device, Server: &Server{mountpoint: at, fs: s, fuse: srv, done: make(chan struct{}), options: o}, branch: name, ended: make(chan struct{})}, nil
+	return &branchMount{device: device, Server: &Server{mountpoint: at, fs: s, transport: t, done: make(chan struct{}), options: o}, branch: name, ended: make(chan struct{})}, nil
 }
 
 // deviceOf gives the device of what is mounted at a path.
@@ -150,9 +150,9 @@ func deviceOf(path string) (string, error) {
 // newBranchFilesystem is newFilesystem for a branch whose workspace another one has.
 func newBranchFilesystem(vol overlay.Volume, of *filesystem) *filesystem {
 	s := &filesystem{
-		root: of.root, connections: -1, RawFileSystem: fuse.NewDefaultRawFileSystem(), log: of.log,
+		root: of.root, RawFileSystem: fuse.NewDefaultRawFileSystem(), log: of.log,
 		main:  newVolume(vol, false),
-		nodes: newNodeTable(), handles: newHandleTable(), sharedFiles: newSharedFiles(), listings: newListings(), meter: of.meter,
+		nodes: newNodeTable(), handles: newHandleTable(), listings: newListings(), meter: of.meter,
 	}
 	s.main.cache, s.main.uncached = timeouts{}, true
 	s.opens = newOpenInodes(s)

@@ -17,6 +17,7 @@ type Features struct {
 	NoOpenReason      string   `json:"no_open_reason,omitempty"`     // why not
 	URing             bool     `json:"uring"`                        // requests are taken by io_uring
 	URingReason       string   `json:"uring_reason,omitempty"`       // why not
+	SingleReader      bool     `json:"single_reader"`                // mostly one thread reads /dev/fuse
 	Echo              bool     `json:"echo"`                         // programs that watch files are told of rollbacks and merges
 	EchoReason        string   `json:"echo_reason,omitempty"`        // why not
 	MaxWrite          int      `json:"max_write"`                    // bytes in one request

@@ -2,7 +2,6 @@ package fs
 
 import (
 	"log/slog"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -52,10 +51,9 @@ type filesystem struct {
 	noOpenDir   bool // the kernel need not open directories
 	noOpen      bool // nor files: see sharedFiles
 	mountpoint  string
-	device      uint64 // of the mount
-	connections int    // the directory with what the kernel tells of mounts; -1 where it is not needed
-	waitingName string // in there, of the file that says how many requests are under way
-	flushing    sync.Mutex
+	device      uint64             // of the mount
+	opensUnseen func()             // tells the tree
+	settle      func(nudge func()) // has all requests answered that there are; nil where the kernel asks for opens
 	writebacks  writebacks
 	mapsDirect  bool // the kernel maps files whose reads and writes come to the daemon
 	mounts      branchMounts
@@ -74,7 +72,7 @@ func newFilesystem(tree *overlay.Tree, o Options, log *slog.Logger) *filesystem 
 		root:          unix.Geteuid() == 0,
 		RawFileSystem: fuse.NewDefaultRawFileSystem(),
 		main:          newVolume(tree.Volume(), o.InPlace),
-		connections:   -1,
+		opensUnseen:   tree.OpensUnseen,
 		log:           log, inPlace: o.InPlace, newNum: tree.NewNum,
 		nodes: newNodeTable(), handles: newHandleTable(), sharedFiles: newSharedFiles(), listings: newListings(), meter: &meter{},
 	}

@@ -8,23 +8,23 @@ import (
 	"runtime/debug"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
-	"github.com/hyperfs/hyperfs/fs/uring"
 	"github.com/hyperfs/hyperfs/internal/errs"
 	"github.com/hyperfs/hyperfs/overlay"
 )
 
 // Options say how to mount. The zero value is a mount elsewhere, for the user of the daemon alone.
 type Options struct {
-	AllowOther    bool         // other users may enter the mount; an ordinary user needs user_allow_other in /etc/fuse.conf
-	Debug         bool         // every request and reply is logged
-	InPlace       bool         // it is mounted over the workspace, so that nobody else changes what is underneath
-	Passthrough   bool         // files are served past the daemon where that can be, at the price of a request for each open
-	NoPassthrough bool         // all reads and writes go through the daemon, also where the kernel has to ask for opens
-	Logger        *slog.Logger // nil means none
-	Shelf         Shelf        // what the mount shows besides the tree, in .hyperfs; nil means nothing
-	OpenRequests  bool         // the kernel asks for each open, also where nothing depends on it
-	NoURing       bool         // requests are read from /dev/fuse, also where the kernel has FUSE over io_uring switched on
-	Echo          bool         // programs that watch files are told of what a rollback, an undo or a merge changes, by a process of ours
+	AllowOther     bool         // other users may enter the mount; an ordinary user needs user_allow_other in /etc/fuse.conf
+	Debug          bool         // every request and reply is logged
+	InPlace        bool         // it is mounted over the workspace, so that nobody else changes what is underneath
+	Passthrough    bool         // files are served past the daemon where that can be, at the price of a request for each open
+	NoPassthrough  bool         // all reads and writes go through the daemon, also where the kernel has to ask for opens
+	Logger         *slog.Logger // nil means none
+	Shelf          Shelf        // what the mount shows besides the tree, in .hyperfs; nil means nothing
+	OpenRequests   bool         // the kernel asks for each open, also where nothing depends on it
+	NoSingleReader bool         // several threads read /dev/fuse at all times, by the loop of go-fuse
+	NoURing        bool         // requests are read from /dev/fuse, also where the kernel has FUSE over io_uring switched on
+	Echo           bool         // programs that watch files are told of what a rollback, an undo or a merge changes, by a process of ours
 }
 
 const (
@@ -38,8 +38,7 @@ const (
 type Server struct {
 	mountpoint string
 	fs         *filesystem
-	fuse       *fuse.Server
-	ring       *uring.Pool   // nil where requests are read from /dev/fuse
+	transport  transport
 	done       chan struct{} // closed when the kernel has let go and everything is given back
 	features   Features
 	options    Options
@@ -49,38 +48,33 @@ type Server struct {
 // Mount shows tree at mountpoint, with the shelf if there is one, and becomes the tree's Notifier. It returns when the mount answers. Errors are one line:
 // PATH where the mountpoint is none, BUSY where it has a hyperfs mount already, UNSUPPORTED where the machine or the user has no FUSE.
 // A dead mount that an earlier daemon has left there is taken away first.
-func Mount(tree *overlay.Tree, mountpoint string, o Options) (m *Server, err error) {
+func Mount(tree *overlay.Tree, mountpoint string, o Options) (*Server, error) {
 	log := o.Logger
 	if log == nil {
 		log = slog.New(slog.NewTextHandler(io.Discard, nil))
 	}
-	if mountpoint, err = prepare(mountpoint); err != nil {
+	mountpoint, err := prepare(mountpoint)
+	if err != nil {
 		return nil, err
 	}
 	if err := cleanDeadBranches(mountpoint); err != nil {
 		log.Warn("a mount of a branch, whose daemon has died, stays", "err", err)
 	}
 	s := newFilesystem(tree, o, log)
-	whyOpens := s.decideOpens(o, tree)
-	defer func() {
-		if err != nil {
-			s.closeConnection()
-		}
-	}()
 	var answers fuse.RawFileSystem = s
 	if o.Echo {
 		s.echo = newEcho(s, mountpoint, log)
 		answers = echoed{s, s.echo}
 	}
-	srv, ring, why, err := newServer(metered{answers, s.meter}, mountpoint, fsName, s.fuseOptions(o), o.NoURing, log)
+	t, err := s.newTransport(metered{answers, s.meter}, mountpoint, fsName, o)
 	if err != nil {
 		return nil, err
 	}
-	m = &Server{mountpoint: mountpoint, fs: s, fuse: srv, ring: ring, done: make(chan struct{}), options: o, shelf: o.Shelf}
-	m.features = newFeatures(srv.KernelSettings(), capabilities(o.InPlace, s.noOpen))
+	m := &Server{mountpoint: mountpoint, fs: s, transport: t, done: make(chan struct{}), options: o, shelf: o.Shelf}
+	m.features = newFeatures(t.server.KernelSettings(), capabilities(o.InPlace, s.noOpen))
 	m.features.InPlace = o.InPlace
-	m.features.URing, m.features.URingReason = ring != nil, why
-	m.features.NoOpen, m.features.NoOpenReason = s.noOpen, whyOpens
+	m.features.URing, m.features.URingReason, m.features.SingleReader = t.ring != nil, t.noRing, t.dev != nil
+	m.features.NoOpen, m.features.NoOpenReason = s.noOpen, t.opens
 	switch {
 	case o.NoPassthrough:
 		s.opens.turnOff("it is switched off")
@@ -89,9 +83,10 @@ func Mount(tree *overlay.Tree, mountpoint string, o Options) (m *Server, err err
 	default:
 		s.opens.tryPassthrough()
 	}
-	if err := s.findConnection(mountpoint); err != nil {
+	s.mountpoint = mountpoint
+	if s.device, err = deviceNumber(mountpoint); err != nil {
 		_ = unmount(mountpoint, true)
-		return nil, err
+		return nil, mountError(mountpoint, err)
 	}
 	if s.root {
 		if err := raiseReadahead(mountpoint); err != nil {
@@ -150,12 +145,8 @@ func (s *filesystem) fuseOptions(o Options) *fuse.MountOptions {
 }
 
 func (m *Server) serve() {
-	m.fuse.Serve()
-	if m.ring != nil {
-		m.ring.Wait()
-	}
+	m.transport.serve()
 	m.endBranches()
-	m.fs.closeConnection()
 	close(m.done)
 }
 

@@ -6,28 +6,70 @@ import (
 	"unsafe"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
+	"github.com/hyperfs/hyperfs/fs/devfuse"
 	"github.com/hyperfs/hyperfs/fs/uring"
 	"golang.org/x/sys/unix"
 )
 
-// newServer mounts, and takes requests by io_uring, or from /dev/fuse and says why.
-func newServer(answers fuse.RawFileSystem, mountpoint, source string, o *fuse.MountOptions, noURing bool, log *slog.Logger) (srv *fuse.Server, ring *uring.Pool, why string, err error) {
-	why = "it is switched off"
-	if !noURing {
-		with := *o
-		if srv, ring, err = ringServer(answers, mountpoint, source, &with, log); err == nil {
-			return srv, ring, "", nil
+// transport is where the requests of a mount come from.
+type transport struct {
+	server *fuse.Server
+	ring   *uring.Pool   // by io_uring, and only a few by the server
+	dev    *devfuse.Pool // from /dev/fuse; by the server where both are nil
+	noRing string        // why there is no ring
+	opens  string        // why the kernel asks for opens, if it does
+}
+
+// newTransport mounts, and takes requests by io_uring, or from /dev/fuse. It settles whether the kernel asks for opens.
+func (s *filesystem) newTransport(answers fuse.RawFileSystem, mountpoint, source string, o Options) (transport, error) {
+	why := "it is switched off"
+	if !o.NoURing {
+		srv, ring, err := ringServer(answers, mountpoint, source, s.fuseOptions(o), s.log)
+		if err == nil {
+			return transport{server: srv, ring: ring, opens: "by io_uring it can't be known when dirty pages have been written"}, nil
 		}
 		why = err.Error()
 	}
-	srv, err = readServer(answers, mountpoint, source, o)
-	return srv, nil, why, err
+	opens := s.opensReason(o)
+	if s.noOpen = opens == ""; s.noOpen {
+		s.opensUnseen()
+	}
+	t, err := s.readTransport(answers, mountpoint, source, o)
+	if s.noOpen {
+		s.settle = t.dev.Settle
+	}
+	t.noRing, t.opens = why, opens
+	return t, err
 }
 
-// readServer mounts, and takes requests from /dev/fuse.
-func readServer(answers fuse.RawFileSystem, mountpoint, source string, o *fuse.MountOptions) (*fuse.Server, error) {
-	srv, _, err := mountServer(answers, mountpoint, source, o)
-	return srv, err
+// readTransport mounts, and takes requests from /dev/fuse.
+func (s *filesystem) readTransport(answers fuse.RawFileSystem, mountpoint, source string, o Options) (t transport, err error) {
+	mo := s.fuseOptions(o)
+	srv, fd, err := mountServer(answers, mountpoint, source, mo)
+	if err != nil || o.NoSingleReader {
+		return transport{server: srv}, err
+	}
+	protocol := fuse.NewProtocolServer(answers, mo)
+	if err = negotiate(protocol, srv.KernelSettings()); err == nil {
+		t.dev, err = devfuse.Start(fd, maxWrite, protocol.HandleRequest, s.log)
+	}
+	if err != nil {
+		_ = unmount(mountpoint, true)
+		return transport{}, mountError(mountpoint, err)
+	}
+	t.server = srv
+	return t, nil
+}
+
+// serve returns when the mount has ended and all requests have been answered.
+func (t *transport) serve() {
+	if t.dev != nil {
+		t.dev.Wait() // the descriptor is the server's, which closes it
+	}
+	t.server.Serve()
+	if t.ring != nil {
+		t.ring.Wait()
+	}
 }
 
 func mountServer(answers fuse.RawFileSystem, mountpoint, source string, o *fuse.MountOptions) (*fuse.Server, int, error) {

@@ -6,8 +6,6 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
-
-	"golang.org/x/sys/unix"
 )
 
 // opensFlags gives flags for each way in which a mount has files opened: by the kernel alone, or by requests, and then with passthrough or without.
@@ -21,17 +19,6 @@ func opensFlags(variant uint32) []string {
 	return nil
 }
 
-// mountConnections has the kernel tell everybody of their own FUSE mounts, as distributions do, until the test ends.
-func mountConnections(t *testing.T) {
-	t.Helper()
-	const dir = "/sys/fs/fuse/connections"
-	if err := unix.Mount("none", dir, "fusectl", 0, ""); err == nil {
-		t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
-	} else if err != unix.EBUSY { // it is there
-		t.Fatal(err)
-	}
-}
-
 // The daemon of an ordinary user can't open again what has lost its mode since a program has opened it, but has to.
 func TestWhatAnOrdinaryUserHasOpenGoesOnWithoutItsMode(t *testing.T) {
 	needMount(t)
@@ -40,9 +27,6 @@ func TestWhatAnOrdinaryUserHasOpenGoesOnWithoutItsMode(t *testing.T) {
 	}
 	who := ordinaryUser(t)
 	openDevice(t)
-	if who != nil {
-		mountConnections(t)
-	}
 	bin, err := checked.path()
 	if err != nil {
 		t.Fatal(err)

@@ -89,6 +89,7 @@ func (o mountOptions) args(ready uintptr) []string {
 			"--no-passthrough=" + strconv.FormatBool(o.NoPassthrough),
 			"--open-requests=" + strconv.FormatBool(o.OpenRequests),
 			"--no-uring=" + strconv.FormatBool(o.NoURing),
+			"--no-single-reader=" + strconv.FormatBool(o.NoSingleReader),
 			"--no-inotify=" + strconv.FormatBool(o.NoInotify),
 			"--large-min", strconv.FormatInt(o.LargeMin, 10),
 			"--block-size", strconv.FormatInt(o.BlockSize, 10),

@@ -26,16 +26,17 @@ func openMountable(ctx context.Context, cfg overlay.Config) (closable, mounter, 
 	}
 	return w, func(o mountOptions, log *slog.Logger) (view, error) {
 		s, err := fs.Mount(w.Tree(), o.Mountpoint, fs.Options{
-			AllowOther:    o.AllowOther,
-			Debug:         o.Debug,
-			InPlace:       o.inPlace(),
-			Passthrough:   o.Passthrough,
-			NoPassthrough: o.NoPassthrough,
-			OpenRequests:  o.OpenRequests,
-			NoURing:       o.NoURing,
-			Logger:        log,
-			Shelf:         w.Shelf(),
-			Echo:          !o.NoInotify,
+			AllowOther:     o.AllowOther,
+			Debug:          o.Debug,
+			InPlace:        o.inPlace(),
+			Passthrough:    o.Passthrough,
+			NoPassthrough:  o.NoPassthrough,
+			OpenRequests:   o.OpenRequests,
+			NoSingleReader: o.NoSingleReader,
+			NoURing:        o.NoURing,
+			Logger:         log,
+			Shelf:          w.Shelf(),
+			Echo:           !o.NoInotify,
 		})
 		if err != nil {
 			return nil, err
@@ -130,6 +131,7 @@ func (v fuseView) InUse() []control.Feature {
 		{Name: "passthrough", On: f.Passthrough, Note: f.PassthroughReason},
 		{Name: "no_open", On: f.NoOpen, Note: f.NoOpenReason},
 		{Name: "uring", On: f.URing, Note: f.URingReason},
+		{Name: "single reader", On: f.SingleReader, Note: readersNote(f)},
 		{Name: "inotify", On: f.Echo, Note: f.EchoReason},
 		{Name: "request size", On: true, Note: bytesText(int64(f.MaxWrite))},
 	}
@@ -143,6 +145,17 @@ func (v fuseView) InUse() []control.Feature {
 		list = append(list, control.Feature{Name: name, Note: "the kernel does not have it"})
 	}
 	return list
+}
+
+// readersNote says why it is not so that mostly one thread reads /dev/fuse.
+func readersNote(f fs.Features) string {
+	switch {
+	case f.SingleReader:
+		return ""
+	case f.URing:
+		return "requests come by io_uring"
+	}
+	return "it is switched off"
 }
 
 // boundBranch gives the branch that is bind-mounted at dir, and its workspace's mountpoint, both "" where there is none.

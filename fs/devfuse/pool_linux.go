@@ -1,0 +1,208 @@
+package devfuse
+
+import (
+	"log/slog"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+)
+
+// Handler answers a request, as fuse.ProtocolServer.HandleRequest does: the bytes written to out, and a status where there is no answer.
+type Handler func(in, out [][]byte) (int, fuse.Status)
+
+// Pool serves a connection.
+type Pool struct {
+	fd      int
+	payload int // bytes of the largest request or answer
+	handle  Handler
+	log     *slog.Logger
+	wide    int           // how many may read at once
+	wake    chan struct{} // gives a spare worker its turn; closed when the connection has ended
+	busy    chan struct{} // ends the watch's sleep; closed when the connection has ended
+	all     sync.WaitGroup
+
+	mu      sync.Mutex // guards what follows
+	narrow  bool       // nobody is to read while a request is worked on
+	reading int        // workers that read, or are on their way
+	working int        // workers that have a request
+	spare   int        // workers that wait for their turn
+	watched bool       // the watch does not sleep
+	over    bool
+	taken   uint64 // requests, since the watch has last looked
+	turns   uint64 // of these, such as were of another thread than the one before
+	caller  uint32 // the thread whose request was the last one
+	workers map[*worker]struct{}
+}
+
+const (
+	// tick is how often the watch looks.
+	tick = time.Millisecond
+	// wakes is how many requests wake the watch.
+	wakes = 32
+	// maxSpare is how many workers may wait for their turn; more end.
+	maxSpare = 16
+)
+
+// Start serves the connection whose INIT has been answered. fd is its descriptor of /dev/fuse, which must stay open until Wait has returned; payload is the size of the largest request
+// and answer in bytes, without their headers.
+func Start(fd, payload int, handle Handler, log *slog.Logger) (*Pool, error) {
+	p := &Pool{fd: fd, payload: payload, handle: handle, log: log, wide: min(max(runtime.GOMAXPROCS(0), 2), 16)}
+	p.wake, p.busy = make(chan struct{}, maxSpare), make(chan struct{}, 1)
+	w, err := p.newWorker()
+	if err != nil {
+		return nil, err
+	}
+	p.reading, p.workers = 1, map[*worker]struct{}{w: {}}
+	p.all.Go(w.run)
+	p.all.Go(p.watch)
+	return p, nil
+}
+
+// Wait returns when the connection has ended and no request is worked on any more.
+func (p *Pool) Wait() { p.all.Wait() }
+
+// another has one more worker read. p.mu is held. If there can't be one, requests wait until one has been answered.
+func (p *Pool) another() {
+	if p.over {
+		return
+	}
+	if p.spare > 0 {
+		p.spare--
+		p.reading++
+		p.wake <- struct{}{}
+		return
+	}
+	w, err := p.newWorker()
+	if err != nil {
+		p.log.Warn("requests from /dev/fuse: no more workers", "err", err)
+		return
+	}
+	p.reading++
+	p.workers[w] = struct{}{}
+	p.all.Go(w.run)
+}
+
+// took notes that a worker has read a request of a thread.
+func (p *Pool) took(caller uint32) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.reading--
+	p.working++
+	p.taken++
+	if caller != p.caller && caller != 0 {
+		p.caller = caller
+		p.turns++
+	}
+	if p.reading == 0 && !p.narrow {
+		p.another()
+	}
+	if !p.watched && !p.over && p.taken >= wakes {
+		p.watched = true
+		p.taken, p.turns = 0, 0
+		p.busy <- struct{}{}
+	}
+}
+
+// answered notes that a worker has given its answer, and reports whether it is to read again. It may wait for its turn.
+func (p *Pool) answered() bool {
+	p.mu.Lock()
+	p.working--
+	limit := p.wide
+	if p.narrow {
+		limit = 1
+	}
+	switch {
+	case p.over:
+		p.mu.Unlock()
+		return false
+	case p.reading < limit:
+		p.reading++
+		p.mu.Unlock()
+		return true
+	case p.spare == maxSpare:
+		p.mu.Unlock()
+		return false
+	}
+	p.spare++
+	p.mu.Unlock()
+	_, more := <-p.wake
+	return more
+}
+
+// ended notes that the connection has.
+func (p *Pool) ended() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.reading--
+	if !p.over {
+		p.over = true
+		close(p.wake)
+		close(p.busy)
+	}
+}
+
+// watch sees to it that a narrow pool keeps nobody waiting.
+func (p *Pool) watch() {
+	for range p.busy {
+		var r regime
+		for time.Sleep(tick); p.look(&r); time.Sleep(tick) {
+		}
+	}
+}
+
+// look is what the watch does in a tick. It reports whether there are to be more.
+func (p *Pool) look(r *regime) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.over {
+		return false
+	}
+	p.watched = r.tick(p.taken, p.turns, p.taken == 0 && p.reading == 0)
+	p.taken, p.turns = 0, 0
+	p.narrow = r.narrow
+	if p.reading == 0 && !p.narrow {
+		p.another()
+	}
+	return p.watched
+}
+
+// left notes that a worker ends.
+func (p *Pool) left(w *worker) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.workers, w)
+}
+
+// Settle returns when every WRITE has been answered that the kernel had for us when it was called, read or not. nudge makes a request and waits for its answer: the kernel gives requests out
+// in order, so those before it have been read then. Whether a worker that seems to wait for a request sleeps, or has one and not said so yet, shows when it takes the
+// next: of those that sleep the kernel wakes the one that has slept for longest, so that takes no more nudges than there are workers. It must not be called from a request.
+func (p *Pool) Settle(nudge func()) {
+	nudge()
+	p.mu.Lock()
+	taken := map[*worker]uint64{}
+	for w := range p.workers {
+		taken[w] = w.taken.Load()
+	}
+	p.mu.Unlock()
+	for w, was := range taken {
+		for w.reading.Load() && w.taken.Load() == was && !p.isOver() {
+			nudge()
+		}
+	}
+	for w := range taken {
+		was := w.taken.Load()
+		for wait := 10 * time.Microsecond; w.writing.Load() && w.taken.Load() == was; wait = min(2*wait, time.Millisecond) {
+			pause := unix.NsecToTimespec(wait.Nanoseconds())
+			_ = unix.Nanosleep(&pause, nil)
+		}
+	}
+}
+
+func (p *Pool) isOver() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.over
+}
