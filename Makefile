@@ -4,6 +4,8 @@ GO ?= go
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 # All but fs, which is a mount, and the tests of mounts.
 PORTABLE = ./cmd/... ./control ./session/... ./overlay/... ./checkpoint ./strategy/... ./internal/... ./test/wine
+# The race detector's default makes each process that ends take a second: helpers of tests too, of which there are hundreds.
+export GORACE ?= atexit_sleep_ms=10
 BENCH ?=
 SOAK ?= 1h
 

@@ -154,8 +154,12 @@ func (j *journal) close(empty bool) error {
 
 // read gives what the journal holds, in order. torn says that commits which have returned are missing: somebody has damaged the file, or the power went before the disk had it.
 func (j *journal) read() (writes []write, torn bool, err error) {
-	b, err := io.ReadAll(io.NewSectionReader(j.f, 0, 1<<40))
+	st, err := j.f.Stat()
 	if err != nil {
+		return nil, false, err
+	}
+	b := make([]byte, st.Size()) // at once: what grows meanwhile is copied again and again
+	if _, err := io.ReadFull(io.NewSectionReader(j.f, 0, int64(len(b))), b); err != nil {
 		return nil, false, err
 	}
 	at, err := j.readHead(b)

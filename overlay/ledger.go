@@ -18,7 +18,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stirGrain is how much later than the ledger says the last change may have begun, and stirEnds how much later than that it may have ended.
+// stirGrain is how much later than the ledger says the last change may have begun, and stirEnds how much later than that it may have ended. It is noted
+// when a program asks for the change, and again when what it needs is recorded.
 const (
 	stirGrain = 100 * time.Millisecond
 	stirEnds  = time.Second

@@ -32,6 +32,35 @@ func TestTheEarliestThatTheClockMayHaveShown(t *testing.T) {
 	}
 }
 
+// TestTheLedgerSaysWhenTheRecordsOfAChangeWereThere as that may be long after the change began.
+func TestTheLedgerSaysWhenTheRecordsOfAChangeWereThere(t *testing.T) {
+	w, err := Open(Config{Workspace: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	if err := w.tree.beginChange(); err != nil {
+		t.Fatal(err)
+	}
+	var ready int64
+	err = w.tree.record(func(*logTx) error {
+		time.Sleep(2 * stirGrain)
+		ready = time.Now().UnixNano()
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, last, err := openLedger(w.storeFd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = l.f.Close()
+	if last < ready {
+		t.Errorf("it says %d for a change at %d", last, ready)
+	}
+}
+
 func TestTheLedgerSaysWhenAChangeBegan(t *testing.T) {
 	dir := t.TempDir()
 	fd, err := unix.Open(dir, unix.O_DIRECTORY, 0)

@@ -32,7 +32,8 @@ func (l *logTx) mark(flag *atomic.Uint64, value uint64) {
 	l.marks = append(l.marks, mark{flag, value})
 }
 
-// record commits what fn writes to the undo log. When it returns nil, the records are there.
+// record commits what fn writes to the undo log. When it returns nil, the records are there. Saving a preimage and the commit may have taken long since the
+// change was noted in the ledger, so it is noted again: what comes next is the change.
 func (t *Tree) record(fn func(*logTx) error) error {
 	var l logTx
 	err := t.store.Update(func(tx *checkpoint.Tx) error {
@@ -46,6 +47,7 @@ func (t *Tree) record(fn func(*logTx) error) error {
 	for _, m := range l.marks {
 		m.flag.Store(m.value)
 	}
+	t.ledger.note()
 	return nil
 }
 

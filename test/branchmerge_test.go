@@ -238,7 +238,7 @@ func contentKept(base, side, now treestate.State, who string) error {
 // What took another file's place counts as that file's content, which the other side may have given a name too.
 func namesKept(base, side, other, now treestate.State) error {
 	before, after := only(base), only(side)
-	merged := map[[32]byte][]string{}
+	merged := map[treestate.Sum][]string{}
 	for p, e := range now {
 		merged[e.Sum] = append(merged[e.Sum], path.Base(p))
 	}
@@ -259,8 +259,8 @@ func namesKept(base, side, other, now treestate.State) error {
 }
 
 // only gives where the files are whose contents no other has, and that have one name.
-func only(s treestate.State) map[[32]byte]string {
-	count, at := map[[32]byte]int{}, map[[32]byte]string{}
+func only(s treestate.State) map[treestate.Sum]string {
+	count, at := map[treestate.Sum]int{}, map[treestate.Sum]string{}
 	for p, e := range s {
 		if e.IsRegular() && e.Size > 0 {
 			count[e.Sum]++
@@ -275,8 +275,8 @@ func only(s treestate.State) map[[32]byte]string {
 	return at
 }
 
-func sums(s treestate.State) map[[32]byte]bool {
-	all := map[[32]byte]bool{}
+func sums(s treestate.State) map[treestate.Sum]bool {
+	all := map[treestate.Sum]bool{}
 	for _, e := range s {
 		if e.IsRegular() {
 			all[e.Sum] = true
@@ -401,7 +401,7 @@ func combine(b *treestate.Entry, o, t treestate.Entry) (e treestate.Entry, ok bo
 		return false
 	}
 	type content struct {
-		sum    [32]byte
+		sum    treestate.Sum
 		size   int64
 		target string
 		rdev   uint64

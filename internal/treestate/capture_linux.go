@@ -1,7 +1,6 @@
 package treestate
 
 import (
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"os"
@@ -182,7 +181,7 @@ func (c *capturer) regular(dirfd int, name string, e *Entry, st *unix.Stat_t) er
 
 // content fills in the checksum, and keeps what was read if that is wanted.
 func (c *capturer) content(fd int, e *Entry) error {
-	h := sha256.New()
+	var h Hash
 	off := int64(0)
 	for {
 		n, err := unix.Pread(fd, c.buf, off)
@@ -192,13 +191,13 @@ func (c *capturer) content(fd int, e *Entry) error {
 		if n == 0 {
 			break
 		}
-		h.Write(c.buf[:n])
+		_, _ = h.Write(c.buf[:n])
 		off += int64(n)
 	}
 	if off != e.Size {
 		return fmt.Errorf("it has %d bytes, but stat says %d", off, e.Size)
 	}
-	h.Sum(e.Sum[:0])
+	e.Sum = h.Sum()
 	if c.o.Contents == nil {
 		return nil
 	}

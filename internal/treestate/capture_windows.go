@@ -1,7 +1,6 @@
 package treestate
 
 import (
-	"crypto/sha256"
 	"fmt"
 	"io"
 	"os"
@@ -70,9 +69,9 @@ func capture(path, rel string, o Options) (Entry, inodeKey, error) {
 		return e, key, nil
 	}
 	defer f.Close()
-	sum := sha256.New()
-	_, err = io.Copy(sum, f)
-	sum.Sum(e.Sum[:0])
+	var h Hash
+	_, err = io.Copy(&h, f)
+	e.Sum = h.Sum()
 	return e, key, err
 }
 

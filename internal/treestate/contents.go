@@ -2,7 +2,7 @@ package treestate
 
 // Contents keeps contents of regular files by their checksums, so that states can be made again. The zero value has none.
 type Contents struct {
-	bySum map[[32]byte][]byte
+	bySum map[Sum][]byte
 	size  int64
 }
 
@@ -12,7 +12,7 @@ func (c *Contents) Size() int64 { return c.size }
 // KeepOnly drops what none of the states has.
 func (c *Contents) KeepOnly(states ...State) {
 	old := c.bySum
-	c.bySum, c.size = map[[32]byte][]byte{}, 0
+	c.bySum, c.size = map[Sum][]byte{}, 0
 	for _, s := range states {
 		for _, e := range s {
 			if data, ok := old[e.Sum]; ok {
@@ -22,12 +22,12 @@ func (c *Contents) KeepOnly(states ...State) {
 	}
 }
 
-func (c *Contents) add(sum [32]byte, data []byte) {
+func (c *Contents) add(sum Sum, data []byte) {
 	if _, ok := c.bySum[sum]; ok {
 		return
 	}
 	if c.bySum == nil {
-		c.bySum = map[[32]byte][]byte{}
+		c.bySum = map[Sum][]byte{}
 	}
 	c.bySum[sum] = data
 	c.size += int64(len(data))

@@ -90,7 +90,7 @@ func (c Compare) entry(a, b Entry) []string {
 	if a.Unreadable != b.Unreadable {
 		say("readability", quoteOr(a.Unreadable, "readable"), quoteOr(b.Unreadable, "readable"))
 	} else if a.Sum != b.Sum {
-		say("SHA-256", fmt.Sprintf("%x", a.Sum[:6]), fmt.Sprintf("%x", b.Sum[:6]))
+		say("checksum", fmt.Sprintf("%x", a.Sum), fmt.Sprintf("%x", b.Sum))
 	}
 	if a.Target != b.Target {
 		say("symlink target", fmt.Sprintf("%q", a.Target), fmt.Sprintf("%q", b.Target))

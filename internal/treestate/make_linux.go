@@ -84,7 +84,7 @@ func dress(top int, e Entry) error {
 func (c *Contents) Fill(e Entry, fd int) error {
 	data, ok := c.bySum[e.Sum]
 	if !ok {
-		return fmt.Errorf("its content is not kept: SHA-256 %x", e.Sum)
+		return fmt.Errorf("its content is not kept: checksum %x", e.Sum)
 	}
 	const block = 64 << 10
 	var zero [block]byte
@@ -101,7 +101,7 @@ func (c *Contents) Fill(e Entry, fd int) error {
 }
 
 // keep adds the content of an open file, if it is not there yet.
-func (c *Contents) keep(sum [32]byte, fd int, size int64) error {
+func (c *Contents) keep(sum Sum, fd int, size int64) error {
 	if _, ok := c.bySum[sum]; ok {
 		return nil
 	}

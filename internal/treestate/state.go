@@ -26,7 +26,7 @@ type Entry struct {
 	Mtime int64  // ns since 1970
 	Rdev  uint64 // of devices
 
-	Sum    [32]byte          // SHA-256 of a regular file's content
+	Sum    Sum               // of a regular file's content
 	Target string            // of a symlink
 	Xattrs map[string]string // by name, the POSIX ACLs among them; nil where there are none
 

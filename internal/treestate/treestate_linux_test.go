@@ -66,11 +66,11 @@ func TestEveryDifferenceIsFound(t *testing.T) {
 	}{
 		{"content of the same size and mtime", func(t *testing.T, top string) {
 			overwrite(t, top+"/file", "CONTENT")
-		}, []string{`"file": SHA-256`}},
+		}, []string{`"file": checksum`}},
 		{"size", func(t *testing.T, top string) {
 			must(t, os.Truncate(top+"/sparse", 4<<20))
 			copyMtime(t, top+"/sparse")
-		}, []string{`"sparse": size`, `"sparse": mtime`, `"sparse": SHA-256`}},
+		}, []string{`"sparse": size`, `"sparse": mtime`, `"sparse": checksum`}},
 		{"mode", func(t *testing.T, top string) { must(t, unix.Chmod(top+"/file", 0o4755)) }, []string{`"file": mode is 04755, should be 0644`}},
 		{"mode of a directory", func(t *testing.T, top string) { must(t, os.Chmod(top+"/dir", 0o700)) }, []string{`"dir": mode`}},
 		{"mtime by a nanosecond", func(t *testing.T, top string) { setMtime(t, top+"/file", 1_000_000_000_123_456_790) },

@@ -170,7 +170,7 @@ func randomMerges(t *testing.T, kinds []string, check func(x *trees) (wrong stri
 	if s := os.Getenv("MERGE_SEED"); s != "" {
 		_, _ = fmt.Sscan(s, &seed)
 	}
-	bases, each := 6, 40
+	bases, each := 6, 15
 	if s := os.Getenv("MERGE_ROUNDS"); s != "" {
 		_, _ = fmt.Sscan(s, &bases)
 	}

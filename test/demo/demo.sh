@@ -79,7 +79,7 @@ sed 's/^/  /' "$top/rollback"
 say "Is it what it was?"
 cd "$project"
 "$top/manifest" compare "$top/manifest-before" .
-echo "  every name: type, mode, owner, size, mtime in ns, SHA-256, symlink target, xattrs, hard links: identical"
+echo "  every name: type, mode, owner, size, mtime in ns, checksum, symlink target, xattrs, hard links: identical"
 git_status | cmp - "$top/status-before"
 git fsck --no-progress >>"$log" 2>&1
 echo "  git status says the same as before, git fsck finds nothing"

@@ -1,7 +1,6 @@
 package treefs
 
 import (
-	"crypto/sha256"
 	"fmt"
 	"io"
 	"slices"
@@ -94,20 +93,20 @@ func (c *capturer) add(n overlay.Inode, path string) error {
 	return nil
 }
 
-func (c *capturer) sum(n overlay.Inode) (sum [32]byte, err error) {
+func (c *capturer) sum(n overlay.Inode) (sum treestate.Sum, err error) {
 	h, err := c.fs.vol.Open(n, unix.O_RDONLY, false, c.fs.caller)
 	if err != nil {
 		return sum, err
 	}
 	defer h.Release()
-	hash, buf := sha256.New(), c.buf
+	var hash treestate.Hash
+	buf := c.buf
 	for off := int64(0); ; {
 		k, err := h.ReadAt(buf, off)
-		hash.Write(buf[:k])
+		_, _ = hash.Write(buf[:k])
 		off += int64(k)
 		if err == io.EOF || k == 0 && err == nil {
-			hash.Sum(sum[:0])
-			return sum, nil
+			return hash.Sum(), nil
 		}
 		if err != nil {
 			return sum, err

@@ -1,7 +1,6 @@
 package treefs
 
 import (
-	"crypto/sha256"
 	"fmt"
 	"slices"
 
@@ -111,18 +110,18 @@ func CaptureInode(s overlay.State, id checkpoint.ID, path string) (treestate.Ent
 	return e, nil
 }
 
-func sumOf(s overlay.State, id checkpoint.ID, size int64) ([32]byte, error) {
+func sumOf(s overlay.State, id checkpoint.ID, size int64) (treestate.Sum, error) {
 	f, err := s.Open(id)
 	if err != nil {
-		return [32]byte{}, err
+		return treestate.Sum{}, err
 	}
 	defer f.Close()
 	return SumFile(f, size)
 }
 
 // SumFile reads the content that a file had, which is of size bytes.
-func SumFile(f overlay.StateFile, size int64) (sum [32]byte, err error) {
-	hash := sha256.New()
+func SumFile(f overlay.StateFile, size int64) (sum treestate.Sum, err error) {
+	var hash treestate.Hash
 	buf := make([]byte, 64<<10)
 	for off := int64(0); ; {
 		n, err := f.ReadAt(buf, off)
@@ -133,10 +132,9 @@ func SumFile(f overlay.StateFile, size int64) (sum [32]byte, err error) {
 			if off != size {
 				return sum, fmt.Errorf("it ends at %d, and has %d bytes", off, size)
 			}
-			hash.Sum(sum[:0])
-			return sum, nil
+			return hash.Sum(), nil
 		}
-		hash.Write(buf[:n])
+		_, _ = hash.Write(buf[:n])
 		off += int64(n)
 	}
 }

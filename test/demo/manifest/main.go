@@ -1,4 +1,4 @@
-// Command manifest proves that a directory tree is what it was: type, mode, owner, size, mtime in ns, SHA-256, symlink
+// Command manifest proves that a directory tree is what it was: type, mode, owner, size, mtime in ns, checksum, symlink
 // target, xattrs and hard-link groups of every name, the store of hyperfs aside.
 //
 //	manifest save DIR FILE      write down what DIR is, and print a line about it
