@@ -4,7 +4,6 @@ package turn_test
 
 import (
 	"context"
-	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/hyperfs/hyperfs/checkpoint"
 	"github.com/hyperfs/hyperfs/internal/errs"
+	"github.com/hyperfs/hyperfs/internal/treestate"
 	"github.com/hyperfs/hyperfs/overlay"
 	"github.com/hyperfs/hyperfs/overlay/branch"
 	"github.com/hyperfs/hyperfs/session/turn"
@@ -129,7 +129,9 @@ func (h *host) holds(line, name, text string) {
 		st, err := fs.Capture()
 		must(h, err)
 		e, ok := st[name]
-		if ok != (text != "") || ok && e.Sum != sha256.Sum256([]byte(text)) {
+		var want treestate.Hash
+		_, _ = want.Write([]byte(text))
+		if ok != (text != "") || ok && e.Sum != want.Sum() {
 			h.Errorf("in %q %s is not %q", line, name, text)
 		}
 	})
