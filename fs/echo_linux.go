@@ -1,10 +1,14 @@
 package fs
 
 import (
+	"bytes"
 	"encoding/gob"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -25,8 +29,57 @@ func init() {
 		return
 	}
 	_ = unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(unsafe.StringData(echoName+"\x00"))), 0, 0, 0) // else it would be "exe"
+	go outlive(os.Getppid())
 	serveEcho(os.Stdin, os.Stdout)
 	os.Exit(0)
+}
+
+// orphaned is what tells an echo that the thread which has started it has ended.
+const orphaned = syscall.SIGUSR1
+
+// outlive ends the echo after its daemon. If that was killed while it had the kernel forget a name in a directory that the echo was changing, the thread that does so waits for the
+// echo, which waits for an answer, and none of them can be killed; and as the thread has /dev/fuse open, the kernel does not end the connection. So the echo does.
+func outlive(daemon int) {
+	died := make(chan os.Signal, 1)
+	signal.Notify(died, orphaned)
+	<-died
+	for wait := time.Millisecond; wait < time.Second; wait *= 2 {
+		if hasDied(daemon) {
+			entered.Load().abort()
+			break
+		}
+		time.Sleep(wait) // its other threads may be about to
+	}
+	os.Exit(0)
+}
+
+// hasDied reports whether a process has ended but for threads that can't.
+func hasDied(pid int) bool {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	_, rest, ok := bytes.Cut(b, []byte(") "))
+	return err != nil || os.Getppid() != pid || ok && (rest[0] == 'Z' || rest[0] == 'X')
+}
+
+// entered is the mount that the echo is in now; nil is none.
+var entered atomic.Pointer[place]
+
+// place is a mount, by its mountpoint and its device, which no other one has as long as somebody is in it.
+type place struct {
+	mountpoint string
+	device     uint64
+}
+
+// abort has the kernel end the connection: each request fails, and nobody waits any more. An ordinary user needs /sys/fs/fuse/connections for that.
+func (p *place) abort() {
+	if p == nil {
+		return
+	}
+	if device, err := deviceNumber(p.mountpoint); err != nil || device != p.device {
+		return // it is detached, and another one may be there
+	}
+	if unix.Unmount(p.mountpoint, unix.MNT_FORCE) == unix.EPERM { // as it is in use, that does nothing else
+		_ = os.WriteFile(fmt.Sprintf("/sys/fs/fuse/connections/%d/abort", unix.Minor(p.device)), []byte("1"), 0)
+	}
 }
 
 // serveEcho does errands until there are no more. It holds nothing in the mount between two of them.
@@ -50,6 +103,11 @@ func (o *order) carryOut() (r result) {
 		return result{Fault: "the mount can't be entered: " + err.Error()}
 	}
 	defer unix.Close(root)
+	var is unix.Statx_t
+	if unix.Statx(root, "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, 0, &is) == nil { // which is no request
+		entered.Store(&place{o.Root, unix.Mkdev(is.Dev_major, is.Dev_minor)})
+		defer entered.Store(nil)
+	}
 	var st unix.Stat_t
 	if err := unix.Fstatat(root, o.Proof, &st, unix.AT_SYMLINK_NOFOLLOW); err != errProof {
 		return result{Fault: "the mount does not know its echo"}
@@ -170,8 +228,8 @@ func spawnEcho(pid *atomic.Uint32, namespace bool) (*echoProcess, error) {
 		Args: []string{echoName},
 		Dir:  "/",
 		Env:  []string{"GOMAXPROCS=1"},
-		// The end of its input ends it too. That of the thread which has started it can do so early; then another one is started.
-		SysProcAttr: &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL},
+		// The end of its input ends it too. That of the thread which has started it can do so early; then another one is started. See outlive.
+		SysProcAttr: &syscall.SysProcAttr{Setpgid: true, Pdeathsig: orphaned},
 	}
 	if namespace {
 		uid, gid := os.Geteuid(), os.Getegid()

@@ -51,9 +51,9 @@ type filesystem struct {
 	noOpenDir   bool // the kernel need not open directories
 	noOpen      bool // nor files: see sharedFiles
 	mountpoint  string
-	device      uint64             // of the mount
-	opensUnseen func()             // tells the tree
-	settle      func(nudge func()) // has all requests answered that there are; nil where the kernel asks for opens
+	device      uint64                    // of the mount
+	opensUnseen func()                    // tells the tree
+	settle      func(nudge func()) uint64 // has all requests answered that there are; nil where the kernel asks for opens
 	writebacks  writebacks
 	mapsDirect  bool // the kernel maps files whose reads and writes come to the daemon
 	mounts      branchMounts

@@ -24,6 +24,10 @@ func (t notifier) FlushUnseen() {
 	}
 }
 
+// flushRounds is how often the requests that there are have to be answered at most, where programs go on to dirty pages: in the first round those on their way are, but for
+// such as the kernel keeps back while there are maxBackground of them.
+const flushRounds = 8
+
 // flushMount is syncfs(2) of the mount: when that returns all dirty pages are on their way, but no kernel waits for what FUSE has of them. So it has the requests
 // answered that there are, until none of these was to write back. It is not for a request, as it makes some itself.
 func (s *filesystem) flushMount() bool {
@@ -40,11 +44,10 @@ func (s *filesystem) flushMount() bool {
 		var fs unix.Statfs_t
 		_ = unix.Fstatfs(fd, &fs) // which the kernel always asks for
 	}
-	// Twice, as of requests that nobody waits for the kernel gives out no more than maxBackground at once: the end of one may let another begin.
-	for quiet := 0; quiet < 2; quiet++ {
+	for range flushRounds {
 		ended := s.writebacks.ended.Load()
-		if s.settle(nudge); s.writebacks.begun.Load() != ended {
-			quiet = -1
+		if s.settle(nudge) < maxBackground && s.writebacks.begun.Load() == ended {
+			break
 		}
 	}
 	return true

@@ -32,6 +32,7 @@ type Pool struct {
 	watched bool       // the watch does not sleep
 	over    bool
 	taken   uint64 // requests, since the watch has last looked
+	total   uint64 // requests, ever
 	turns   uint64 // of these, such as were of another thread than the one before
 	caller  uint32 // the thread whose request was the last one
 	workers map[*worker]struct{}
@@ -92,6 +93,7 @@ func (p *Pool) took(caller uint32) {
 	p.reading--
 	p.working++
 	p.taken++
+	p.total++
 	if caller != p.caller && caller != 0 {
 		p.caller = caller
 		p.turns++
@@ -179,10 +181,15 @@ func (p *Pool) left(w *worker) {
 // Settle returns when every WRITE has been answered that the kernel had for us when it was called, read or not. nudge makes a request and waits for its answer: the kernel gives requests out
 // in order, so those before it have been read then. Whether a worker that seems to wait for a request sleeps, or has one and not said so yet, shows when it takes the
 // next: of those that sleep the kernel wakes the one that has slept for longest, so that takes no more nudges than there are workers. It must not be called from a request.
-func (p *Pool) Settle(nudge func()) {
+//
+// It tells how many requests were worked on meanwhile: if fewer than the kernel gives out of those that nobody waits for, it has kept none of these back.
+func (p *Pool) Settle(nudge func()) (requests uint64) {
+	p.mu.Lock()
+	before := p.total - uint64(p.working)
+	p.mu.Unlock()
 	nudge()
 	p.mu.Lock()
-	taken := map[*worker]uint64{}
+	taken := make(map[*worker]uint64, len(p.workers))
 	for w := range p.workers {
 		taken[w] = w.taken.Load()
 	}
@@ -199,6 +206,9 @@ func (p *Pool) Settle(nudge func()) {
 			_ = unix.Nanosleep(&pause, nil)
 		}
 	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.total - before
 }
 
 func (p *Pool) isOver() bool {
