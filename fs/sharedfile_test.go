@@ -16,7 +16,7 @@ import (
 // mountUnasked mounts so that the kernel opens files by itself.
 func mountUnasked(t *testing.T) *mounted {
 	t.Helper()
-	m := mount(t, fs.Options{InPlace: true})
+	m := mount(t, fs.Options{InPlace: true, NoURing: true})
 	if f := m.server.Features(); !f.NoOpen {
 		t.Fatal("the kernel asks for opens: " + f.NoOpenReason)
 	}
