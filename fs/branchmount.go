@@ -152,7 +152,7 @@ func newBranchFilesystem(vol overlay.Volume, of *filesystem) *filesystem {
 	s := &filesystem{
 		root: of.root, RawFileSystem: fuse.NewDefaultRawFileSystem(), log: of.log,
 		main:  newVolume(vol, false),
-		nodes: newNodeTable(), handles: newHandleTable(), listings: newListings(), meter: of.meter,
+		nodes: newNodeTable(), handles: newHandleTable(), sharedFiles: newSharedFiles(), listings: newListings(), meter: of.meter,
 	}
 	s.main.cache, s.main.uncached = timeouts{}, true
 	s.opens = newOpenInodes(s)

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -28,20 +29,38 @@ func ordinaryUser(t *testing.T) *syscall.Credential {
 	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
 }
 
+// device has /dev/fuse open to everybody while a test needs that: several may.
+var device struct {
+	sync.Mutex
+	users int
+	mode  os.FileMode // as it was
+}
+
 // openDevice lets everybody use FUSE, as distributions ship it, until the test ends.
 func openDevice(t *testing.T) {
 	t.Helper()
-	st, err := os.Stat("/dev/fuse")
-	if err != nil {
-		t.Fatal(err)
+	const path = "/dev/fuse"
+	device.Lock()
+	defer device.Unlock()
+	if device.users == 0 {
+		st, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if device.mode = st.Mode().Perm(); device.mode&0o006 != 0o006 {
+			if err := os.Chmod(path, 0o666); err != nil {
+				t.Fatal(err)
+			}
+		}
 	}
-	if st.Mode().Perm()&0o006 == 0o006 {
-		return
-	}
-	if err := os.Chmod("/dev/fuse", 0o666); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.Chmod("/dev/fuse", st.Mode().Perm()) })
+	device.users++
+	t.Cleanup(func() {
+		device.Lock()
+		defer device.Unlock()
+		if device.users--; device.users == 0 && device.mode&0o006 != 0o006 {
+			_ = os.Chmod(path, device.mode)
+		}
+	})
 }
 
 func TestAnOrdinaryUserRollsBackWhatTheyMayNotWriteTo(t *testing.T) {

@@ -31,7 +31,7 @@ func openMountable(ctx context.Context, cfg overlay.Config) (closable, mounter, 
 			InPlace:        o.inPlace(),
 			Passthrough:    o.Passthrough,
 			NoPassthrough:  o.NoPassthrough,
-			OpenRequests:   o.OpenRequests,
+			OpenRequests:   o.OpenRequests || o.StrictIgnored, // which refuses at the open, and to map too
 			NoSingleReader: o.NoSingleReader,
 			NoURing:        o.NoURing,
 			Logger:         log,
