@@ -159,6 +159,19 @@ func TestTheDaemonKeepsAFewFilesOpen(t *testing.T) {
 	}
 }
 
+func TestNothingStaysOpenOfAFileThatGotAName(t *testing.T) {
+	m := mountUnasked(t)
+	for i := range 50 {
+		f := openFile(t, m.dir, os.O_RDWR|unix.O_TMPFILE)
+		must(t, unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", f.Fd()), unix.AT_FDCWD, m.path(fmt.Sprint(i)), unix.AT_SYMLINK_FOLLOW))
+		must(t, f.Close())
+	}
+	m.server.CloseSharedFiles()
+	if n := m.w.Stats().Handles; n != 0 {
+		t.Errorf("%d files are open", n)
+	}
+}
+
 // A preimage is made when it is needed, and no later: what an open says counts for nothing.
 func TestWhatIsOnlyOpenedForWritingIsNotSaved(t *testing.T) {
 	m := mountUnasked(t)

@@ -217,6 +217,7 @@ func (t *Tree) Link(n *Node, dir *Node, name string) (Attr, error) {
 	t.addName(n, dir, name)
 	n.lookups++
 	t.nodesMu.Unlock()
+	t.disown(n) // its name leads to it now
 	return t.visibleAt(d.fd, name, &st), nil
 }
 
