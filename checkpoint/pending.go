@@ -189,7 +189,6 @@ func (p *pending) give(set *writeSet, count bool) error {
 	if len(set.writes) == 0 {
 		return nil
 	}
-	p.space.gives(set.bytes, len(set.writes))
 	wb := p.db.NewWriteBatch()
 	defer wb.Cancel()
 	for _, w := range set.writes {

@@ -35,10 +35,8 @@ type space struct {
 	reserve *os.File   // nil where there was no room for it
 	filled  bool       // the reserve has its size
 
-	logMu     sync.Mutex // guards what follows
-	log       string     // the newest one
-	allocated int64      // bytes that it has room for
-	given     int64      // bytes that were given to it, or to one before
+	allocating sync.Mutex
+	allocated  string // the log that has room; guarded by allocating
 }
 
 func openSpace(dir string) (*space, error) {
@@ -96,9 +94,9 @@ func (s *space) check() error {
 	return nil
 }
 
-// logAhead is how much of a log gets room beforehand where there is little, in bytes: somebody may take it between the check and what is written then. It is what the database
-// is given at once; see pendingMax.
-const logAhead = pendingMax
+// logBytes is how much of a log gets room beforehand where there is little: somebody may take it between the check and what is written then. A log is begun anew
+// when it has as much as the memory that it stands for.
+const logBytes = 9 << 20
 
 // allocateLog makes sure that Badger can write to its log, which is the newest of its files .mem, and reports whether it can.
 func (s *space) allocateLog() bool {
@@ -110,31 +108,16 @@ func (s *space) allocateLog() bool {
 		return true // it is about to be made
 	}
 	newest := logs[len(logs)-1] // numbers of five digits, in the order of names
-	s.logMu.Lock()
-	defer s.logMu.Unlock()
-	if s.log != newest {
-		s.log, s.allocated, s.given = newest, 0, 0
-	}
-	if s.allocated >= s.given+logAhead {
+	s.allocating.Lock()
+	defer s.allocating.Unlock()
+	if s.allocated == newest {
 		return true
 	}
-	n := s.given + 2*logAhead
-	if s.allocated == 0 {
-		n = s.given + logAhead
-	}
-	if !allocateBeginning(newest, n) {
+	if !allocateBeginning(newest, logBytes) {
 		return false
 	}
-	s.allocated = n
+	s.allocated = newest
 	return true
-}
-
-// gives notes that Badger is given so many bytes, in so many writes.
-func (s *space) gives(bytes, writes int) {
-	const each = 64 // of a write, more than what Badger adds
-	s.logMu.Lock()
-	defer s.logMu.Unlock()
-	s.given += int64(bytes) + int64(writes)*each
 }
 
 // checkFor fails with ENOSPC where there is no room for a file of so many bytes, and to write to the store after that.
