@@ -27,16 +27,12 @@ const (
 type space struct {
 	dir     volume // the filesystem of the store's directory
 	started time.Time
-	logs    string       // the directory of Badger's; "" before there is one
 	plenty  atomic.Int64 // until when there is plenty of room, as the time since started in ns
 
 	mu      sync.Mutex // guards what follows
 	urgent  int        // calls of Urgent that have not ended
 	reserve *os.File   // nil where there was no room for it
 	filled  bool       // the reserve has its size
-
-	allocating sync.Mutex
-	allocated  string // the log that has room; guarded by allocating
 }
 
 func openSpace(dir string) (*space, error) {
@@ -76,7 +72,7 @@ func (s *space) check() error {
 	if free >= plenty {
 		s.plenty.Store(int64(now + plentyFor))
 	}
-	if free >= plenty || free >= roomNeeded && s.allocateLog() {
+	if free >= roomNeeded {
 		return nil
 	}
 	s.mu.Lock()
@@ -88,36 +84,10 @@ func (s *space) check() error {
 		_ = s.reserve.Truncate(0)
 		s.filled = false
 	}
-	if s.dir.free() < roomNeeded/2 || !s.allocateLog() {
+	if s.dir.free() < roomNeeded/2 {
 		return syscall.ENOSPC
 	}
 	return nil
-}
-
-// logBytes is how much of a log gets room beforehand where there is little: somebody may take it between the check and what is written then. A log is begun anew
-// when it has as much as the memory that it stands for.
-const logBytes = 9 << 20
-
-// allocateLog makes sure that Badger can write to its log, which is the newest of its files .mem, and reports whether it can.
-func (s *space) allocateLog() bool {
-	if s.logs == "" {
-		return true
-	}
-	logs, err := filepath.Glob(filepath.Join(s.logs, "*.mem"))
-	if err != nil || len(logs) == 0 {
-		return true // it is about to be made
-	}
-	newest := logs[len(logs)-1] // numbers of five digits, in the order of names
-	s.allocating.Lock()
-	defer s.allocating.Unlock()
-	if s.allocated == newest {
-		return true
-	}
-	if !allocateBeginning(newest, logBytes) {
-		return false
-	}
-	s.allocated = newest
-	return true
 }
 
 // checkFor fails with ENOSPC where there is no room for a file of so many bytes, and to write to the store after that.

@@ -114,7 +114,7 @@ func (s *Store) open(o Options) error {
 		_ = s.space.close()
 		return errs.New(errs.Integrity, "open store", "", "the database can't be opened: %w", err)
 	}
-	s.db, s.space.logs = db, name
+	s.db = db
 	if s.pending, err = openPending(db, s.dir, s.space, o.Logger); err == nil && o.Sync {
 		// The database has what an earlier process may have left in the journals; each commit goes there itself from now on.
 		given := s.pending.given

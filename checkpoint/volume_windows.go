@@ -43,6 +43,3 @@ func allocated(path string) int64 {
 
 // syncDirectory has nothing to do: NTFS and ReFS log changes of a directory in order, and give no way to wait for them.
 func syncDirectory(string) error { return nil }
-
-// allocateBeginning is not there: a full disk may end the process.
-func allocateBeginning(string, int64) bool { return true }
