@@ -186,12 +186,23 @@ func (p *Pool) left(w *worker) {
 func (p *Pool) Settle(nudge func()) (requests uint64) {
 	p.mu.Lock()
 	before := p.total - uint64(p.working)
-	p.mu.Unlock()
-	nudge()
-	p.mu.Lock()
 	taken := make(map[*worker]uint64, len(p.workers))
+	sleeping := 0
 	for w := range p.workers {
 		taken[w] = w.taken.Load()
+		if w.reading.Load() {
+			sleeping++
+		}
+	}
+	p.mu.Unlock()
+	var nudges sync.WaitGroup
+	for range max(sleeping, 1) { // at once, as to wake a worker takes a while
+		nudges.Go(nudge)
+	}
+	nudges.Wait()
+	p.mu.Lock()
+	for w := range p.workers {
+		taken[w] += 0 // and those that came meanwhile
 	}
 	p.mu.Unlock()
 	for w, was := range taken {
