@@ -21,27 +21,7 @@ func opensFlags(variant uint32) []string {
 
 // The daemon of an ordinary user can't open again what has lost its mode since a program has opened it, but has to.
 func TestWhatAnOrdinaryUserHasOpenGoesOnWithoutItsMode(t *testing.T) {
-	needMount(t)
-	if _, err := exec.LookPath("fusermount3"); err != nil {
-		missing(t, err.Error())
-	}
-	who := ordinaryUser(t)
-	openDevice(t)
-	bin, err := checked.path()
-	if err != nil {
-		t.Fatal(err)
-	}
-	ws := newWorkspace(t)
-	for _, dir := range []string{filepath.Dir(bin), filepath.Dir(ws)} {
-		if err := os.Chmod(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if who != nil {
-		if err := os.Chown(ws, int(who.Uid), int(who.Gid)); err != nil {
-			t.Fatal(err)
-		}
-	}
+	bin, ws, who := ordinaryWorkspace(t)
 	cmd := exec.Command("bash", "-euc", `
 		"$HYPERFS" mount "$WS"
 		trap 'cd /; "$HYPERFS" unmount "$WS"' EXIT

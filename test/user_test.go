@@ -63,19 +63,22 @@ func openDevice(t *testing.T) {
 	})
 }
 
-func TestAnOrdinaryUserRollsBackWhatTheyMayNotWriteTo(t *testing.T) {
-	t.Parallel()
+// ordinaryWorkspace gives the program and a workspace to somebody who is not root, and who may mount. Programs are those that are needed besides.
+func ordinaryWorkspace(t *testing.T, programs ...string) (bin, ws string, who *syscall.Credential) {
+	t.Helper()
 	needMount(t)
-	if _, err := exec.LookPath("fusermount3"); err != nil {
-		missing(t, err.Error())
+	for _, name := range append(programs, "fusermount3") {
+		if _, err := exec.LookPath(name); err != nil {
+			missing(t, err.Error())
+		}
 	}
-	who := ordinaryUser(t)
+	who = ordinaryUser(t)
 	openDevice(t)
 	bin, err := checked.path()
 	if err != nil {
 		t.Fatal(err)
 	}
-	ws := newWorkspace(t)
+	ws = newWorkspace(t)
 	for _, dir := range []string{filepath.Dir(bin), filepath.Dir(ws)} {
 		if err := os.Chmod(dir, 0o755); err != nil {
 			t.Fatal(err)
@@ -86,6 +89,12 @@ func TestAnOrdinaryUserRollsBackWhatTheyMayNotWriteTo(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	return bin, ws, who
+}
+
+func TestAnOrdinaryUserRollsBackWhatTheyMayNotWriteTo(t *testing.T) {
+	t.Parallel()
+	bin, ws, who := ordinaryWorkspace(t)
 	do := func(text string) {
 		t.Helper()
 		cmd := exec.Command("sh", "-euc", text)

@@ -56,29 +56,11 @@ left"
 
 func TestAnOrdinaryUserWorksInTwoBranchesAtOnce(t *testing.T) {
 	t.Parallel()
-	needMount(t)
-	for _, name := range []string{"fusermount3", "node", "/usr/bin/python3"} {
-		if _, err := exec.LookPath(name); err != nil {
-			missing(t, err.Error())
-		}
-	}
-	who := ordinaryUser(t)
-	openDevice(t)
-	bin, err := checked.path()
-	if err != nil {
-		t.Fatal(err)
-	}
-	ws, meet := newWorkspace(t), memory(t)
-	for _, dir := range []string{filepath.Dir(bin), filepath.Dir(ws)} {
-		if err := os.Chmod(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
+	bin, ws, who := ordinaryWorkspace(t, "node", "/usr/bin/python3")
+	meet := memory(t)
 	if who != nil {
-		for _, dir := range []string{ws, meet} {
-			if err := os.Chown(dir, int(who.Uid), int(who.Gid)); err != nil {
-				t.Fatal(err)
-			}
+		if err := os.Chown(meet, int(who.Uid), int(who.Gid)); err != nil {
+			t.Fatal(err)
 		}
 	}
 	t.Cleanup(func() { _ = detach(ws) }) // if something fails before

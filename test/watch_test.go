@@ -162,32 +162,16 @@ const hearIn = `
 
 func TestAnOrdinaryUserWhoWatchesHearsOfARollback(t *testing.T) {
 	t.Parallel()
-	needMount(t)
-	if _, err := exec.LookPath("fusermount3"); err != nil {
-		missing(t, err.Error())
-	}
-	who := ordinaryUser(t)
-	openDevice(t)
-	bin, err := checked.path()
-	if err != nil {
-		t.Fatal(err)
-	}
+	bin, ws, who := ordinaryWorkspace(t)
 	us, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	ws, spare := newWorkspace(t), memory(t)
-	for _, dir := range []string{filepath.Dir(bin), filepath.Dir(ws)} {
-		if err := os.Chmod(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
+	spare := memory(t)
 	script(t, "/", nil, fmt.Sprintf("cp %q %[2]q/watch; chmod 755 %[2]q %[2]q/watch", us, spare))
 	if who != nil {
-		for _, dir := range []string{ws, spare} {
-			if err := os.Chown(dir, int(who.Uid), int(who.Gid)); err != nil {
-				t.Fatal(err)
-			}
+		if err := os.Chown(spare, int(who.Uid), int(who.Gid)); err != nil {
+			t.Fatal(err)
 		}
 	}
 	t.Cleanup(func() { _ = detach(ws) }) // if something fails before
