@@ -28,7 +28,8 @@
 //
 // Serving a request must not touch a path inside the mount: that would be a request too, which may wait for this one. A
 // notification waits for requests that are under way on the inode or directory concerned; so none may be sent from a
-// request, nor with a lock held that a request may want. A request of a branch mount may notify the mount of the workspace, whose requests wait
+// request, nor with a lock held that a request may want. One exception is a lookup in a volume of which the kernel is to keep nothing, where it opens files by itself: it has the pages of one
+// file dropped, which waits for reads and writes of that, and these for no lookup. FlushUnseen makes requests of its own; it is not for a request either. A request of a branch mount may notify the mount of the workspace, whose requests wait
 // for nothing of a branch mount; so never the other way round.
 //
 // # Who watches files
@@ -37,7 +38,7 @@
 //
 // # Locks
 //
-// openInode.mu comes before all of a volume's. Those of tables (nodes, handles, listings, openInodes.mu, shelf.mu) are short and held
+// openInode.mu and sharedFiles.opening come before all of a volume's. Those of tables (nodes, handles, listings, openInodes.mu, sharedFiles.mu, shelf.mu) are short and held
 // over no other call; that of the nodes comes before volume.idsMu. errand.mu is like them; no request wants echo.mu.
 // shelfDir.mu is held while the Shelf names what it has. Who opens a volume of the shelf holds no lock; others who want
 // the same one wait.

@@ -49,12 +49,7 @@ const (
 )
 
 func newSharedFiles() *sharedFiles {
-	limit := 1024
-	var lim unix.Rlimit
-	if unix.Getrlimit(unix.RLIMIT_NOFILE, &lim) == nil {
-		limit = int(min(lim.Cur, 1<<20))
-	}
-	return &sharedFiles{max: max(minSharedFiles, min(limit/4, maxSharedFiles)), byNum: map[uint64]*list.Element{}, lru: list.New()}
+	return &sharedFiles{max: max(minSharedFiles, min(overlay.FileLimit()/4, maxSharedFiles)), byNum: map[uint64]*list.Element{}, lru: list.New()}
 }
 
 // take gives the open file of an inode until done. write says that it has to be writable; all can be read whose mode lets their owner.

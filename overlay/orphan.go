@@ -44,26 +44,7 @@ func (t *Tree) openAgain(n *Node, flags int) (*Handle, error) {
 	if err := t.beginChange(); err != nil {
 		return nil, err
 	}
-	if err := t.protectAttr(n); err != nil {
-		return nil, err
-	}
-	ref, err := t.reach(n)
-	if err != nil {
-		return nil, err
-	}
-	defer ref.done()
-	var st unix.Statx_t
-	if err := statFd(ref.fd, &st); err != nil {
-		return nil, err
-	}
-	if err := chmodFd(ref.fd, uint32(st.Mode)&0o7777|0o600); err != nil {
-		return nil, unix.EACCES
-	}
-	fd, err := unix.Open(procPath(ref.fd), flags&openMask|unix.O_CLOEXEC, 0)
-	if back := chmodFd(ref.fd, uint32(st.Mode)&0o7777); err == nil && back != nil {
-		_ = unix.Close(fd)
-		err = back
-	}
+	fd, err := t.openLifted(n, flags, 0o600)
 	if err != nil {
 		return nil, err
 	}

@@ -49,7 +49,7 @@ type state struct {
 }
 
 // pastDirs is how many directory descriptors the states keep open, at most.
-func pastDirs() int { return max(16, min(fileLimit()/16, 128)) }
+func pastDirs() int { return max(16, min(FileLimit()/16, 128)) }
 
 func newStates(w *Workspace) *states {
 	return &states{

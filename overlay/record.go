@@ -525,14 +525,14 @@ func (t *Tree) openForSave(n *Node) (int, error) {
 		fd, err = t.reopenHandle(n, unix.O_RDONLY)
 	}
 	if err == unix.EACCES {
-		fd, err = t.openLifted(n)
+		fd, err = t.openLifted(n, unix.O_RDONLY, 0o400)
 	}
 	return fd, err
 }
 
-// openLifted opens a file of ours that we may not read, by lifting its mode for that moment. The attribute record is made first, so that
-// rollback knows the mode if the daemon dies meanwhile.
-func (t *Tree) openLifted(n *Node) (int, error) {
+// openLifted opens a file of ours that we may not open so, by lifting its mode for that moment by the bits that it takes. The attribute record is made first, so that
+// rollback knows the mode if the daemon dies meanwhile. The caller closes the descriptor.
+func (t *Tree) openLifted(n *Node, flags int, bits uint32) (int, error) {
 	if err := t.protectAttr(n); err != nil {
 		return -1, err
 	}
@@ -545,10 +545,10 @@ func (t *Tree) openLifted(n *Node) (int, error) {
 	if err := statFd(ref.fd, &st); err != nil {
 		return -1, err
 	}
-	if err := chmodFd(ref.fd, uint32(st.Mode)&0o7777|0o400); err != nil {
+	if err := chmodFd(ref.fd, uint32(st.Mode)&0o7777|bits); err != nil {
 		return -1, unix.EACCES
 	}
-	fd, err := unix.Open(procPath(ref.fd), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	fd, err := unix.Open(procPath(ref.fd), flags&openMask|unix.O_CLOEXEC, 0)
 	if cerr := chmodFd(ref.fd, uint32(st.Mode)&0o7777); cerr != nil && err == nil {
 		_ = unix.Close(fd)
 		return -1, cerr

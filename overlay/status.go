@@ -71,7 +71,7 @@ func (w *Workspace) Diagnostics() Diagnostics {
 	t.nodesMu.RUnlock()
 	d.Handles = int(t.handleCount.Load())
 	d.Descriptors = openDescriptors()
-	d.Limits = Limits{Descriptors: fileLimit(), DirCache: t.dirs.max}
+	d.Limits = Limits{Descriptors: FileLimit(), DirCache: t.dirs.max}
 	if t.ignore != nil {
 		d.Ignored = t.ignore.writes.recent()
 	}

@@ -142,11 +142,12 @@ func (t *Tree) close() {
 
 // dirCacheSize leaves most descriptors to open files.
 func dirCacheSize() int {
-	n := fileLimit() / 4
+	n := FileLimit() / 4
 	return max(16, min(n, 512))
 }
 
-func fileLimit() int {
+// FileLimit is how many descriptors the process may have.
+func FileLimit() int {
 	var lim unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &lim); err != nil {
 		return 1024
