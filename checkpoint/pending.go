@@ -156,7 +156,7 @@ func (p *pending) left(js []*journal, log *slog.Logger) (*writeSet, error) {
 	for _, j := range js {
 		p.given = max(p.given, j.head.given)
 		for _, w := range held[j] {
-			set.writes[string(w.key)] = w
+			set.add(w)
 		}
 	}
 	p.next = max(p.next, 1)
@@ -188,6 +188,9 @@ func givenTo(db *badger.DB) (given uint64, err error) {
 func (p *pending) give(set *writeSet, count bool) error {
 	if len(set.writes) == 0 {
 		return nil
+	}
+	if err := p.space.claim(set.bytes, len(set.writes)); err != nil {
+		return err
 	}
 	wb := p.db.NewWriteBatch()
 	defer wb.Cancel()

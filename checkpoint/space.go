@@ -12,6 +12,7 @@ import (
 // Badger writes to mapped files: where the disk is full, that is not an error but the end of the process (SIGBUS). So
 // nothing is written to the store unless there is room for all that it might have to write: a log page, and a table of
 // the size of the memory that it flushes. For the work that frees space, such as dropping a checkpoint, that room is kept by a file of that size.
+// As others may take what room there is just then, the log gets what is about to be written to it beforehand.
 const (
 	roomNeeded  = 12 << 20 // bytes
 	reserveName = "reserve"
@@ -27,6 +28,7 @@ const (
 type space struct {
 	dir     volume // the filesystem of the store's directory
 	started time.Time
+	logs    string       // the directory of Badger's logs; "" before the database is open
 	plenty  atomic.Int64 // until when there is plenty of room, as the time since started in ns
 
 	mu      sync.Mutex // guards what follows
@@ -89,6 +91,26 @@ func (s *space) check() error {
 	}
 	return nil
 }
+
+// claim has the log take room for writes of so many bytes, where there is not plenty. It fails with ENOSPC where there is no room for them. A log that is begun anew
+// amid the writes gets none.
+func (s *space) claim(bytes, writes int) error {
+	if s.logs == "" || int64(time.Since(s.started)) < s.plenty.Load() {
+		return nil
+	}
+	logs, err := filepath.Glob(filepath.Join(s.logs, "*.mem"))
+	if err != nil || len(logs) == 0 {
+		return nil // it is about to be made
+	}
+	newest := logs[len(logs)-1] // numbers of five digits, in the order of names
+	return allocateAhead(newest, int64(bytes)+int64(writes)*logEntry+2*logPage)
+}
+
+// What a log needs besides keys and values, in bytes.
+const (
+	logEntry = 48 // for each write: its header (22 at most), a version (8) and a checksum (4), and as much for the end of a transaction among some hundreds
+	logPage  = 4096
+)
 
 // checkFor fails with ENOSPC where there is no room for a file of so many bytes, and to write to the store after that.
 func (s *space) checkFor(bytes int64) error {

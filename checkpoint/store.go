@@ -114,7 +114,7 @@ func (s *Store) open(o Options) error {
 		_ = s.space.close()
 		return errs.New(errs.Integrity, "open store", "", "the database can't be opened: %w", err)
 	}
-	s.db = db
+	s.db, s.space.logs = db, name
 	if s.pending, err = openPending(db, s.dir, s.space, o.Logger); err == nil && o.Sync {
 		// The database has what an earlier process may have left in the journals; each commit goes there itself from now on.
 		given := s.pending.given
@@ -277,6 +277,13 @@ func (s *Store) Get(fn func(*Tx) error) error {
 func (s *Store) commit(writes []write) error {
 	if s.pending != nil {
 		return s.pending.commit(writes)
+	}
+	n := 0
+	for _, w := range writes {
+		n += len(w.key) + len(w.value)
+	}
+	if err := s.space.claim(n, len(writes)); err != nil {
+		return err
 	}
 	return s.synced.commit(writes)
 }

@@ -43,3 +43,6 @@ func allocated(path string) int64 {
 
 // syncDirectory has nothing to do: NTFS and ReFS log changes of a directory in order, and give no way to wait for them.
 func syncDirectory(string) error { return nil }
+
+// allocateAhead is not there: somebody who fills the disk may end the process.
+func allocateAhead(string, int64) error { return nil }
