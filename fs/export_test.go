@@ -23,3 +23,6 @@ func (m *Server) SharedFiles() int {
 	defer t.mu.Unlock()
 	return t.lru.Len()
 }
+
+// NearRequests is how many requests were taken on the CPU of who made them.
+func (m *Server) NearRequests() uint64 { return m.transport.dev.NearRequests() }

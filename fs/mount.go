@@ -22,6 +22,7 @@ type Options struct {
 	Logger         *slog.Logger // nil means none
 	Shelf          Shelf        // what the mount shows besides the tree, in .hyperfs; nil means nothing
 	OpenRequests   bool         // the kernel asks for each open, also where nothing depends on it
+	NoNearReader   bool         // the one that reads /dev/fuse stays where it is, and does not follow the program that asks
 	NoSingleReader bool         // several threads read /dev/fuse at all times, by the loop of go-fuse
 	NoURing        bool         // requests are read from /dev/fuse, also where the kernel has FUSE over io_uring switched on
 	Echo           bool         // programs that watch files are told of what a rollback, an undo or a merge changes, by a process of ours

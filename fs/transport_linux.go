@@ -51,7 +51,11 @@ func (s *filesystem) readTransport(answers fuse.RawFileSystem, mountpoint, sourc
 	}
 	protocol := fuse.NewProtocolServer(answers, mo)
 	if err = negotiate(protocol, srv.KernelSettings()); err == nil {
-		t.dev, err = devfuse.Start(fd, maxWrite, protocol.HandleRequest, s.log)
+		var clone devfuse.Clone
+		if !o.NoNearReader {
+			clone = func() (int, error) { return cloneDevice(fd) }
+		}
+		t.dev, err = devfuse.Start(fd, maxWrite, protocol.HandleRequest, clone, s.log)
 	}
 	if err != nil {
 		_ = unmount(mountpoint, true)
@@ -70,6 +74,20 @@ func (t *transport) serve() {
 	if t.ring != nil {
 		t.ring.Wait()
 	}
+}
+
+// cloneDevice opens /dev/fuse once more for the connection of a descriptor, without blocking.
+func cloneDevice(fd int) (int, error) {
+	clone, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, err
+	}
+	const fuseDevIocClone = 0x8004e500 // FUSE_DEV_IOC_CLONE of linux/fuse.h, _IOR(229, 0, uint32_t)
+	if err := unix.IoctlSetPointerInt(clone, fuseDevIocClone, fd); err != nil {
+		_ = unix.Close(clone)
+		return -1, err
+	}
+	return clone, nil
 }
 
 func mountServer(answers fuse.RawFileSystem, mountpoint, source string, o *fuse.MountOptions) (*fuse.Server, int, error) {

@@ -8,11 +8,14 @@ import (
 	"testing"
 )
 
-// opensFlags gives flags for each way in which a mount has files opened: by the kernel alone, or by requests, and then with passthrough or without.
+// opensFlags gives flags for each way in which a mount has files opened: by the kernel alone, or by requests, and then with passthrough or without. One variant has no
+// near reader.
 func opensFlags(variant uint32) []string {
 	switch variant % 4 {
 	case 1:
 		return []string{"--passthrough"}
+	case 2:
+		return []string{"--no-near-reader"}
 	case 3:
 		return []string{"--open-requests", "--no-passthrough"}
 	}

@@ -89,6 +89,7 @@ func (o mountOptions) args(ready uintptr) []string {
 			"--no-passthrough=" + strconv.FormatBool(o.NoPassthrough),
 			"--open-requests=" + strconv.FormatBool(o.OpenRequests),
 			"--no-uring=" + strconv.FormatBool(o.NoURing),
+			"--no-near-reader=" + strconv.FormatBool(o.NoNearReader),
 			"--no-single-reader=" + strconv.FormatBool(o.NoSingleReader),
 			"--no-inotify=" + strconv.FormatBool(o.NoInotify),
 			"--large-min", strconv.FormatInt(o.LargeMin, 10),

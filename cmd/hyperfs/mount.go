@@ -108,6 +108,7 @@ func mountFlags() []cli.Flag {
 		&cli.BoolFlag{Name: "no-passthrough", EnvVars: []string{"HYPERFS_NO_PASSTHROUGH"}, Usage: "read and write through the daemon also where the kernel asks for opens anyway, as with --at"},
 		&cli.BoolFlag{Name: "open-requests", EnvVars: []string{"HYPERFS_OPEN_REQUESTS"}, Usage: "have the kernel ask for each open of a file even where it could open files by itself"},
 		&cli.BoolFlag{Name: "no-uring", EnvVars: []string{"HYPERFS_NO_URING"}, Usage: "take requests from /dev/fuse even where the kernel has FUSE over io_uring switched on"},
+		&cli.BoolFlag{Name: "no-near-reader", EnvVars: []string{"HYPERFS_NO_NEAR_READER"}, Usage: "do not have who answers a program's requests run on its CPU"},
 		&cli.BoolFlag{Name: "no-single-reader", EnvVars: []string{"HYPERFS_NO_SINGLE_READER"}, Usage: "have several threads wait for requests on /dev/fuse at all times"},
 		&cli.BoolFlag{Name: "no-inotify", EnvVars: []string{"HYPERFS_NO_INOTIFY"}, Usage: "tell programs that watch files nothing of what a rollback, an undo or a merge changes"},
 		&cli.BoolFlag{Name: "no-hot", EnvVars: []string{"HYPERFS_NO_HOT"}, Usage: "no hot buffer: small preimages go to the tier too"},
@@ -139,6 +140,7 @@ type mountOptions struct {
 	NoPassthrough  bool
 	OpenRequests   bool
 	NoURing        bool
+	NoNearReader   bool
 	NoSingleReader bool
 	NoInotify      bool
 	Debug          bool
@@ -163,6 +165,7 @@ func mountOptionsOf(c *cli.Context, dir string) (o mountOptions, err error) {
 		NoPassthrough:  c.Bool("no-passthrough"),
 		OpenRequests:   c.Bool("open-requests"),
 		NoURing:        c.Bool("no-uring"),
+		NoNearReader:   c.Bool("no-near-reader"),
 		NoSingleReader: c.Bool("no-single-reader"),
 		NoInotify:      c.Bool("no-inotify"),
 		Debug:          c.Bool("debug"),

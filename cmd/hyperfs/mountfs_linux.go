@@ -32,6 +32,7 @@ func openMountable(ctx context.Context, cfg overlay.Config) (closable, mounter, 
 			Passthrough:    o.Passthrough,
 			NoPassthrough:  o.NoPassthrough,
 			OpenRequests:   o.OpenRequests || o.StrictIgnored, // which refuses at the open, and to map too
+			NoNearReader:   o.NoNearReader,
 			NoSingleReader: o.NoSingleReader,
 			NoURing:        o.NoURing,
 			Logger:         log,

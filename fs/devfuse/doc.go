@@ -5,7 +5,12 @@
 //
 // While several threads sleep in read(2), each request wakes one of them, the next request another one: whoever has just given an answer, is awake and has all
 // in its CPU's caches, is the last in turn. Where there is one reader, the program's next request is mostly there by the time that it reads again, and
-// nobody needs to be woken. Spinning on a descriptor that does not block, and binding the reader to the program's CPU, brought next to nothing more.
+// nobody needs to be woken.
+//
+// What is left is that two threads take turns on two CPUs, one of which sleeps each time, and has to be woken by an interrupt. On the same CPU they change places by mere switches, in
+// half the time. To bind the reader to the program's CPU is not enough: when the program has its answer the reader still runs there, so the kernel wakes
+// the program on another CPU that has nothing to do. But it takes a CPU for idle where nothing runs except threads of the policy SCHED_IDLE. So while the pool is narrow and requests are
+// small, one worker reads that has this policy and follows the program: see near.
 //
 // # How it is divided
 //
@@ -14,5 +19,10 @@
 // are not kept waiting then is the watch's business. Every millisecond it looks what has been done: if it was nothing, as a worker is still at its request, somebody
 // else gets to read; if requests come from several threads in turns, the pool is wide again; and if few come, it is wide again and the watch sleeps.
 //
-// Answers are written to the descriptor that requests are read from, notifications too.
+// The near worker is one of its own, as a thread of an ordinary user can't go back from SCHED_IDLE. Any other thread has its CPU before it has. So it never waits for a
+// request where nobody else would get it: it reads a descriptor that does not block, and goes as soon as nothing has come for two milliseconds; if nothing is done in a tick while it reads, somebody else
+// reads too; and if it has a request and does not get on with it, the watch lets it run on any CPU, as other threads do where we may say so, and it is not to be near for
+// a while, each time for longer. A lock that it holds then, of ours or of Go's runtime, may keep others waiting for some tens of milliseconds at most (see slice).
+//
+// Answers are written to the descriptor that requests are read from, notifications to that of the connection.
 package devfuse

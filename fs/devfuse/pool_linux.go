@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -13,6 +14,9 @@ import (
 // Handler answers a request, as fuse.ProtocolServer.HandleRequest does: the bytes written to out, and a status where there is no answer.
 type Handler func(in, out [][]byte) (int, fuse.Status)
 
+// Clone gives another descriptor of the same connection, which does not block. Who gets it closes it.
+type Clone func() (int, error)
+
 // Pool serves a connection.
 type Pool struct {
 	fd      int
@@ -20,6 +24,8 @@ type Pool struct {
 	handle  Handler
 	log     *slog.Logger
 	wide    int           // how many may read at once
+	clone   Clone         // nil: there is to be no near worker
+	moved   atomic.Uint64 // bytes of requests and answers, since the watch has last looked
 	wake    chan struct{} // gives a spare worker its turn; closed when the connection has ended
 	busy    chan struct{} // ends the watch's sleep; closed when the connection has ended
 	all     sync.WaitGroup
@@ -31,6 +37,8 @@ type Pool struct {
 	spare   int        // workers that wait for their turn
 	watched bool       // the watch does not sleep
 	over    bool
+	near    *near  // nil until it is wanted
+	wanted  bool   // near is to read
 	taken   uint64 // requests, since the watch has last looked
 	total   uint64 // requests, ever
 	turns   uint64 // of these, such as were of another thread than the one before
@@ -48,9 +56,9 @@ const (
 )
 
 // Start serves the connection whose INIT has been answered. fd is its descriptor of /dev/fuse, which must stay open until Wait has returned; payload is the size of the largest request
-// and answer in bytes, without their headers.
-func Start(fd, payload int, handle Handler, log *slog.Logger) (*Pool, error) {
-	p := &Pool{fd: fd, payload: payload, handle: handle, log: log, wide: min(max(runtime.GOMAXPROCS(0), 2), 16)}
+// and answer in bytes, without their headers. Without clone no worker is near the program.
+func Start(fd, payload int, handle Handler, clone Clone, log *slog.Logger) (*Pool, error) {
+	p := &Pool{fd: fd, payload: payload, handle: handle, clone: clone, log: log, wide: min(max(runtime.GOMAXPROCS(0), 2), 16)}
 	p.wake, p.busy = make(chan struct{}, maxSpare), make(chan struct{}, 1)
 	w, err := p.newWorker()
 	if err != nil {
@@ -86,8 +94,9 @@ func (p *Pool) another() {
 	p.all.Go(w.run)
 }
 
-// took notes that a worker has read a request of a thread.
-func (p *Pool) took(caller uint32) {
+// took notes that a worker has read a request of a thread, of n bytes.
+func (p *Pool) took(caller uint32, n int) {
+	p.moved.Add(uint64(n))
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.reading--
@@ -116,6 +125,9 @@ func (p *Pool) answered() bool {
 	if p.narrow {
 		limit = 1
 	}
+	if p.wanted && p.reading == 0 && !p.over {
+		p.giveNear()
+	}
 	switch {
 	case p.over:
 		p.mu.Unlock()
@@ -143,16 +155,25 @@ func (p *Pool) ended() {
 		p.over = true
 		close(p.wake)
 		close(p.busy)
+		if p.near != nil {
+			close(p.near.wake)
+		}
 	}
 }
 
 // watch sees to it that a narrow pool keeps nobody waiting.
 func (p *Pool) watch() {
+	var r regime
 	for range p.busy {
-		var r regime
-		for time.Sleep(tick); p.look(&r); time.Sleep(tick) {
+		for pause(tick); p.look(&r); pause(tick) {
 		}
 	}
+}
+
+// pause sleeps in the kernel. Go's own timers would have a thread woken that looks for work first, and is in the program's way meanwhile.
+func pause(d time.Duration) {
+	t := unix.NsecToTimespec(d.Nanoseconds())
+	_ = unix.Nanosleep(&t, nil)
 }
 
 // look is what the watch does in a tick. It reports whether there are to be more.
@@ -162,11 +183,25 @@ func (p *Pool) look(r *regime) bool {
 	if p.over {
 		return false
 	}
-	p.watched = r.tick(p.taken, p.turns, p.taken == 0 && p.reading == 0)
+	t := tally{taken: p.taken, turns: p.turns, moved: p.moved.Swap(0)}
+	if n := p.near; p.taken == 0 {
+		t.stuck = p.reading == 0
+		t.near = n != nil && !n.idle
+		t.resting = t.near && n.worker.resting.Load()
+		if t.near && n.reads && p.reading == 1 {
+			p.another() // it may have been woken, and get no CPU
+		}
+	}
 	p.taken, p.turns = 0, 0
-	p.narrow = r.narrow
-	if p.reading == 0 && !p.narrow {
+	was := r.near
+	p.watched = r.tick(t)
+	r.near = r.near && p.nearIsThere()
+	p.narrow, p.wanted = r.narrow, r.near
+	if p.reading == 0 && (!p.narrow || t.stuck) {
 		p.another()
+	}
+	if was && !r.near {
+		p.near.free()
 	}
 	return p.watched
 }
@@ -213,8 +248,7 @@ func (p *Pool) Settle(nudge func()) (requests uint64) {
 	for w := range taken {
 		was := w.taken.Load()
 		for wait := 10 * time.Microsecond; w.writing.Load() && w.taken.Load() == was; wait = min(2*wait, time.Millisecond) {
-			pause := unix.NsecToTimespec(wait.Nanoseconds())
-			_ = unix.Nanosleep(&pause, nil)
+			pause(wait)
 		}
 	}
 	p.mu.Lock()

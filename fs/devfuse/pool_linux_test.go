@@ -38,7 +38,7 @@ func newKernel(t *testing.T) *kernel {
 		t.Fatal(err)
 	}
 	k := &kernel{t: t, fd: fds[0], gate: make(chan struct{}), stall: make(chan struct{})}
-	if k.pool, err = Start(fds[1], 1<<16, k.handle, slog.New(slog.DiscardHandler)); err != nil {
+	if k.pool, err = Start(fds[1], 1<<16, k.handle, nil, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -228,7 +228,7 @@ func TestADescriptorThatIsNoConnectionEndsThePool(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	p, err := Start(int(f.Fd()), 1<<16, func(in, out [][]byte) (int, fuse.Status) { return 0, fuse.ENOSYS }, slog.New(slog.DiscardHandler))
+	p, err := Start(int(f.Fd()), 1<<16, func(in, out [][]byte) (int, fuse.Status) { return 0, fuse.ENOSYS }, nil, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,39 +2,39 @@ package devfuse
 
 import "testing"
 
-// ticks gives a regime what happens in n ticks, and tells what the last one said.
-func ticks(r *regime, n int, taken, turns uint64, stuck bool) (more bool) {
+// ticks gives a regime what happens in each of n ticks, and tells what the last one said.
+func ticks(r *regime, n int, t tally) (more bool) {
 	for range n {
-		more = r.tick(taken, turns, stuck)
+		more = r.tick(t)
 	}
 	return more
 }
 
 func TestManyRequestsOfOneThreadMakeThePoolNarrow(t *testing.T) {
 	var r regime
-	if more := ticks(&r, 1, brisk, 0, false); !more || !r.narrow {
+	if more := ticks(&r, 1, tally{taken: brisk}); !more || !r.narrow {
 		t.Errorf("%+v, %v", r, more)
 	}
-	if ticks(&r, 1, brisk-1, 0, false); !r.narrow {
+	if ticks(&r, 1, tally{taken: brisk - 1}); !r.narrow {
 		t.Error("a tick with few requests makes it wide")
 	}
 }
 
 func TestWhatSpeaksAgainstANarrowPoolKeepsItWideForAWhile(t *testing.T) {
-	for what, happens := range map[string]func(r *regime){
-		"a request that takes long":   func(r *regime) { r.tick(0, 0, true) },
-		"requests of several threads": func(r *regime) { r.tick(16, 5, false) },
-		"few of several threads":      func(r *regime) { r.tick(2, 2, false) },
+	for what, happens := range map[string]tally{
+		"a request that takes long":   {stuck: true},
+		"requests of several threads": {taken: 16, turns: 5},
+		"few of several threads":      {taken: 2, turns: 2},
 	} {
 		r := regime{narrow: true}
-		happens(&r)
+		r.tick(happens)
 		if r.narrow {
 			t.Error(what, "leaves it narrow")
 		}
-		if ticks(&r, holds, 50, 1, false); r.narrow {
+		if ticks(&r, holds, tally{taken: 50, turns: 1}); r.narrow {
 			t.Error(what, "is forgotten too soon")
 		}
-		if ticks(&r, 1, 50, 1, false); !r.narrow {
+		if ticks(&r, 1, tally{taken: 50, turns: 1}); !r.narrow {
 			t.Error(what, "is never forgotten")
 		}
 	}
@@ -42,10 +42,57 @@ func TestWhatSpeaksAgainstANarrowPoolKeepsItWideForAWhile(t *testing.T) {
 
 func TestTheWatchSleepsWhenFewRequestsCome(t *testing.T) {
 	r := regime{narrow: true}
-	if more := ticks(&r, quietEnough-1, 1, 0, false); !more || !r.narrow {
+	if more := ticks(&r, quietEnough-1, tally{taken: 1}); !more || !r.narrow {
 		t.Errorf("too soon: %+v", r)
 	}
-	if more := r.tick(1, 0, false); more || r.narrow {
+	if more := r.tick(tally{taken: 1}); more || r.narrow {
 		t.Errorf("it goes on, or the pool stays narrow: %+v", r)
+	}
+}
+
+func TestSmallRequestsInQuickSuccessionHaveTheNearWorkerRead(t *testing.T) {
+	var r regime
+	if ticks(&r, 1, tally{taken: nearBrisk - 1}); r.near {
+		t.Error("by fewer requests")
+	}
+	if ticks(&r, 1, tally{taken: nearBrisk, moved: nearBrisk * nearBytes}); !r.near {
+		t.Error("not by many")
+	}
+	if ticks(&r, 1, tally{taken: brisk}); !r.near {
+		t.Error("it ends too soon")
+	}
+	for what, happens := range map[string]tally{
+		"large requests":              {taken: 50, moved: 50*nearBytes + 1},
+		"requests of several threads": {taken: 50, turns: 25},
+		"few requests":                {taken: brisk - 1},
+		"one that is answered, while the program needs the CPU": {stuck: true, near: true, resting: true},
+	} {
+		r := regime{narrow: true, near: true}
+		if r.tick(happens); r.near || r.apart > 0 {
+			t.Errorf("%s: %+v", what, r)
+		}
+	}
+}
+
+func TestANearWorkerThatGetsNoCPUIsLeftAloneForLongerEachTime(t *testing.T) {
+	starved, busy := tally{stuck: true, near: true}, tally{taken: 50}
+	r := regime{narrow: true, near: true}
+	for want := minApart; want <= 2*maxApart; want *= 2 {
+		r.tick(starved)
+		if r.near || !r.narrow {
+			t.Fatalf("%+v", r)
+		}
+		want := min(want, maxApart)
+		if ticks(&r, want-1, busy); r.near {
+			t.Errorf("it reads again within %d ticks", want)
+		}
+		if ticks(&r, 1, busy); !r.near {
+			t.Errorf("after %d ticks it does not read: %+v", want, r)
+		}
+	}
+	ticks(&r, 4*maxApart+1, busy)
+	r.tick(starved)
+	if ticks(&r, minApart, busy); !r.near {
+		t.Errorf("what was long ago still counts: %+v", r)
 	}
 }

@@ -13,6 +13,7 @@ import (
 // worker reads requests and answers them, one at a time.
 type worker struct {
 	pool    *Pool
+	fd      int    // of /dev/fuse
 	memory  []byte // mapped: the request, then the answer
 	request []byte
 	answer  []byte
@@ -20,6 +21,7 @@ type worker struct {
 
 	reading atomic.Bool   // it may have a request that is not counted in taken yet
 	taken   atomic.Uint64 // requests
+	resting atomic.Bool   // nothing is left to do for its request but to give the answer
 	writing atomic.Bool   // the last one that was taken is a WRITE, which is worked on
 }
 
@@ -38,7 +40,7 @@ func (p *Pool) newWorker() (*worker, error) {
 		return nil, err
 	}
 	end := 2*page + p.payload
-	w := &worker{pool: p, memory: m, request: m[page-sizeOfWriteIn : end], answer: m[end:]}
+	w := &worker{pool: p, fd: p.fd, memory: m, request: m[page-sizeOfWriteIn : end], answer: m[end:]}
 	w.in, w.out = [][]byte{nil}, [][]byte{w.answer}
 	return w, nil
 }
@@ -59,30 +61,46 @@ func (w *worker) run() {
 			w.pool.ended()
 			return
 		}
-		h := (*fuse.InHeader)(unsafe.Pointer(&w.request[0]))
-		w.writing.Store(h.Opcode == opcodeWrite)
-		w.taken.Add(1)
-		w.reading.Store(false)
-		w.pool.took(h.Pid)
-		w.serve(w.request[:n], h.Unique)
-		w.writing.Store(false)
+		w.work(n)
 	}
 }
+
+// work has the request handled that has just been read, and answers it. It is of n bytes.
+func (w *worker) work(n int) {
+	h := w.header()
+	w.writing.Store(h.Opcode == opcodeWrite)
+	w.taken.Add(1)
+	w.reading.Store(false)
+	w.pool.took(h.Pid, n)
+	w.serve(w.request[:n], h.Unique)
+	w.writing.Store(false)
+}
+
+// header is that of the last request.
+func (w *worker) header() *fuse.InHeader { return (*fuse.InHeader)(unsafe.Pointer(&w.request[0])) }
 
 var errShort = errors.New("a request without a header")
 
 // read waits for a request, by package syscall, as the race detector takes what a process does by that for seen by what another one then asks for. ENODEV is the end of the connection, ECONNABORTED one that somebody wanted.
 func (w *worker) read() (int, error) {
 	for {
-		n, err := syscall.Read(w.pool.fd, w.request)
-		switch {
-		case errors.Is(err, unix.EINTR) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EAGAIN): // ENOENT: who made it wants it no more
-		case err == nil && n < sizeOfInHeader:
-			return 0, errShort
-		default:
+		if n, err := w.tryRead(); !isTransient(err) {
 			return n, err
 		}
 	}
+}
+
+func (w *worker) tryRead() (int, error) {
+	n, err := syscall.Read(w.fd, w.request)
+	if err == nil && n < sizeOfInHeader {
+		return 0, errShort
+	}
+	return n, err
+}
+
+// isTransient reports whether there may be something to read after an error. ENOENT says that who made the request wants it no more.
+func isTransient(err error) bool {
+	return errors.Is(err, unix.EINTR) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EAGAIN)
 }
 
 // serve has a request handled, and writes the answer if there is to be one.
@@ -96,9 +114,12 @@ func (w *worker) serve(request []byte, unique uint64) {
 	if n == 0 {
 		return
 	}
-	_, err := syscall.Write(w.pool.fd, w.answer[:n])
+	w.pool.moved.Add(uint64(n))
+	w.resting.Store(true)
+	defer w.resting.Store(false)
+	_, err := syscall.Write(w.fd, w.answer[:n])
 	for errors.Is(err, unix.EINTR) {
-		_, err = syscall.Write(w.pool.fd, w.answer[:n])
+		_, err = syscall.Write(w.fd, w.answer[:n])
 	}
 	if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENODEV) && !errors.Is(err, unix.EPERM) { // ENOENT: nobody waits for it any more
 		w.pool.log.Warn("an answer to /dev/fuse is not taken", "err", err)

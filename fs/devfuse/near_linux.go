@@ -1,0 +1,282 @@
+package devfuse
+
+import (
+	"bytes"
+	"errors"
+	"runtime"
+	"strconv"
+	"sync/atomic"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// near is a worker whose thread is on the CPU of the program that makes the requests, and of the policy SCHED_IDLE. So neither of the two has to be woken on another
+// CPU, which sleeps: the kernel wakes a program where it was if nothing but such threads runs there (sched_idle_cpu in kernel/sched/fair.c), and has it go on at once. By the time that the worker
+// gets to run again, the program has made its next request.
+//
+// Such a thread gets hardly any CPU while others want it. So the watch looks for that, and where nobody else can read, nothing is waited for that only it can do.
+type near struct {
+	pool   *Pool
+	worker *worker
+	wake   chan struct{} // its turn; closed when the connection has ended
+	tid    atomic.Int32
+
+	cpu   atomic.Int32 // the only one that it may run on; -1 if that's all
+	freed atomic.Bool  // it is to be near the program again
+
+	idle  bool // it waits for its turn; guarded by Pool.mu
+	reads bool // it waits for a request; guarded by Pool.mu
+
+	// Only its own goroutine uses what follows.
+	caller uint32 // the thread that it is near
+	stat   int    // /proc/caller/stat; -1 if it can't be had
+	same   int    // times in a row that the caller was found where it had been
+	blind  int    // times that it need not be looked where the caller is
+}
+
+const (
+	// patience is how long the near worker waits for a request before it has others wait.
+	patience = 2 * time.Millisecond
+	// slice is for how long it may go on once it runs (and the shorter, the sooner it does), where the kernel takes that (6.12). Without it a single other thread that never sleeps
+	// would keep it from its CPU for a second.
+	slice = 100 * time.Microsecond
+	// maxBlind is how often it waits at most, as the power of two, until it looks again where the program is.
+	maxBlind = 10
+)
+
+// nearIsThere makes the near worker where there is none, and reports whether there is one. p.mu is held.
+func (p *Pool) nearIsThere() bool {
+	if p.near != nil || p.clone == nil {
+		return p.near != nil
+	}
+	n, err := p.newNear()
+	if err != nil {
+		p.log.Debug("requests from /dev/fuse: no worker is near the program", "err", err)
+		p.clone = nil
+		return false
+	}
+	p.near = n
+	p.workers[n.worker] = struct{}{}
+	p.all.Go(n.run)
+	return true
+}
+
+func (p *Pool) newNear() (*near, error) {
+	if runtime.NumCPU() == 1 {
+		return nil, errOneCPU
+	}
+	fd, err := p.clone()
+	if err != nil {
+		return nil, err
+	}
+	w, err := p.newWorker()
+	if err != nil {
+		_ = unix.Close(fd)
+		return nil, err
+	}
+	w.fd = fd
+	n := &near{pool: p, worker: w, wake: make(chan struct{}, 1), idle: true, stat: -1}
+	n.cpu.Store(-1)
+	return n, nil
+}
+
+var errOneCPU = errors.New("there is one CPU")
+
+// NearRequests tells how many requests the near worker has taken.
+func (p *Pool) NearRequests() uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.near == nil {
+		return 0
+	}
+	return p.near.worker.taken.Load()
+}
+
+// giveNear gives the near worker its turn, if it waits for that. p.mu is held.
+func (p *Pool) giveNear() {
+	if n := p.near; n.idle {
+		n.idle, n.reads = false, true
+		p.reading++
+		n.wake <- struct{}{}
+	}
+}
+
+func (n *near) run() {
+	runtime.LockOSThread() // for good: the thread, which is not like others any more, ends with the goroutine
+	n.tid.Store(int32(unix.Gettid()))
+	defer func() {
+		n.pool.left(n.worker)
+		n.unfollow()
+		_ = unix.Munmap(n.worker.memory)
+		_ = unix.Close(n.worker.fd)
+	}()
+	n.freed.Store(true)
+	for range n.wake {
+		if !n.serve() {
+			return
+		}
+	}
+}
+
+// serve answers requests until others are to. It reports whether the connection goes on.
+func (n *near) serve() bool {
+	for more := true; more; more = n.answered() {
+		size, err := n.read()
+		switch {
+		case err != nil:
+			n.pool.ended()
+			return false
+		case size == 0:
+			n.leave()
+			return true
+		}
+		n.worker.work(size)
+	}
+	return true
+}
+
+// read waits for a request, for a while: if it's 0 bytes, there was none.
+func (n *near) read() (int, error) {
+	w := n.worker
+	for {
+		w.reading.Store(true)
+		size, err := w.tryRead()
+		if err == nil {
+			return size, nil // work says that it does not read any more
+		}
+		w.reading.Store(false)
+		switch {
+		case !isTransient(err):
+			return 0, err
+		case !errors.Is(err, unix.EAGAIN):
+			continue
+		}
+		n.follow() // else it would be there by now
+		left := unix.NsecToTimespec(patience.Nanoseconds())
+		if ready, err := unix.Ppoll([]unix.PollFd{{Fd: int32(w.fd), Events: unix.POLLIN}}, &left, nil); ready == 0 && err == nil {
+			return 0, nil
+		}
+	}
+}
+
+// leave has others read, as nothing came.
+func (n *near) leave() {
+	p := n.pool
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.reading--
+	n.rest()
+}
+
+// answered notes that it has given its answer, and reports whether it is to read again.
+func (n *near) answered() bool {
+	p := n.pool
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.working--
+	if p.wanted && p.reading == 0 && !p.over {
+		p.reading++
+		n.reads = true
+		return true
+	}
+	n.rest()
+	return false
+}
+
+// rest notes that it waits for its turn. p.mu is held.
+func (n *near) rest() {
+	n.idle, n.reads = true, false
+	if n.pool.reading == 0 {
+		n.pool.another()
+	}
+}
+
+// follow goes where the program is whose request was the last one. As the kernel can be asked for that only by way of /proc, it looks more and more seldom if nothing has changed.
+func (n *near) follow() {
+	if n.freed.Swap(false) {
+		n.blind = 0
+		if err := beIdle(); err != nil {
+			n.pool.log.Debug("requests from /dev/fuse: the near worker is like others", "err", err)
+		}
+	}
+	if caller := n.worker.header().Pid; caller != n.caller && caller != 0 { // nobody's are those that are not waited for
+		n.unfollow()
+		n.caller, n.same, n.blind = caller, 0, 0
+		if fd, err := unix.Open("/proc/"+strconv.FormatUint(uint64(caller), 10)+"/stat", unix.O_RDONLY|unix.O_CLOEXEC, 0); err == nil {
+			n.stat = fd
+		}
+	}
+	if n.blind > 0 {
+		n.blind--
+		return
+	}
+	if cpu, err := cpuOf(n.stat); err == nil && int32(cpu) != n.cpu.Load() && bind(0, cpu) == nil {
+		n.cpu.Store(int32(cpu))
+		n.same = 0
+		return
+	}
+	n.same = min(n.same+1, maxBlind)
+	n.blind = 1 << n.same
+}
+
+func (n *near) unfollow() {
+	if n.stat >= 0 {
+		_ = unix.Close(n.stat)
+		n.stat = -1
+	}
+}
+
+// free lets its thread run on any CPU, and like others where we may say so, until it is its turn again.
+func (n *near) free() {
+	tid := int(n.tid.Load())
+	if tid == 0 {
+		return
+	}
+	n.cpu.Store(-1)
+	_ = bind(tid, -1)
+	_ = setPolicy(tid, unix.SCHED_NORMAL)
+	n.freed.Store(true)
+}
+
+// cpuOf reads the CPU that a thread has run on last, from its stat in /proc.
+func cpuOf(stat int) (int, error) {
+	var b [1024]byte
+	n, err := unix.Pread(stat, b[:], 0)
+	if err != nil {
+		return 0, err
+	}
+	fields := bytes.Fields(b[bytes.LastIndexByte(b[:n], ')')+1 : n])
+	const processor = 39 - 3 // of proc_pid_stat(5), which counts from 1; the third is the first one behind the name
+	if len(fields) <= processor {
+		return 0, errShort
+	}
+	return strconv.Atoi(string(fields[processor]))
+}
+
+// bind has a thread, 0 for this one, run on one CPU only, or on any for -1.
+func bind(tid, cpu int) error {
+	var set unix.CPUSet
+	if cpu < 0 {
+		set.Fill()
+	} else {
+		set.Set(cpu)
+	}
+	return unix.SchedSetaffinity(tid, &set)
+}
+
+// beIdle makes the thread one of SCHED_IDLE, with a slice of its own. That can only be set for a thread of SCHED_NORMAL, and is kept then.
+func beIdle() error {
+	_ = unix.SchedSetAttr(0, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_NORMAL, Runtime: uint64(slice)}, 0)
+	return setPolicy(0, unix.SCHED_IDLE)
+}
+
+func setPolicy(tid, policy int) error {
+	var param struct{ priority int32 }
+	if _, _, errno := syscall.RawSyscall(unix.SYS_SCHED_SETSCHEDULER, uintptr(tid), uintptr(policy), uintptr(unsafe.Pointer(&param))); errno != 0 {
+		return errno
+	}
+	return nil
+}

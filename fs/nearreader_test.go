@@ -1,0 +1,107 @@
+package fs_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"sync"
+	"testing"
+
+	"github.com/hyperfs/hyperfs/fs"
+	"golang.org/x/sys/unix"
+)
+
+// asker makes requests that the kernel always asks the daemon, from one thread.
+func asker(dir string, n int) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	for range n {
+		var st unix.Statfs_t
+		if err := unix.Statfs(dir, &st); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// askUntilNear makes requests until the near reader takes them.
+func askUntilNear(t *testing.T, m *mounted) {
+	t.Helper()
+	if runtime.NumCPU() == 1 {
+		t.Skip("with one CPU all are near")
+	}
+	before := m.server.NearRequests()
+	eventually(t, "the near reader takes requests", func() bool {
+		must(t, asker(m.dir, 1000))
+		return m.server.NearRequests() > before+100
+	})
+}
+
+func TestANearReaderTakesTheRequestsOfOneProgram(t *testing.T) {
+	m := mount(t, fs.Options{InPlace: true, NoURing: true})
+	askUntilNear(t, m)
+	var wg sync.WaitGroup
+	for who := range 4 { // each has a share of them, or none
+		wg.Go(func() {
+			for i := range 100 {
+				p := m.path(fmt.Sprint("f", who, "-", i))
+				if err := os.WriteFile(p, []byte(p), 0o600); err != nil {
+					t.Error(err)
+				}
+				if got, err := os.ReadFile(p); err != nil || string(got) != p {
+					t.Errorf("%q, %v", got, err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	askUntilNear(t, m)
+}
+
+func TestWithoutANearReaderThereIsNone(t *testing.T) {
+	m := mount(t, fs.Options{InPlace: true, NoURing: true, NoNearReader: true})
+	must(t, asker(m.dir, 20000))
+	if n := m.server.NearRequests(); n != 0 {
+		t.Errorf("it has taken %d requests", n)
+	}
+}
+
+// TestANearReaderThatGetsNoCPUDelaysNobodyForGood has others take all CPUs, of which it gets next to nothing.
+func TestANearReaderThatGetsNoCPUDelaysNobodyForGood(t *testing.T) {
+	m := mount(t, fs.Options{InPlace: true, NoURing: true})
+	askUntilNear(t, m)
+	for range 2 * runtime.NumCPU() {
+		cmd := exec.Command("sh", "-c", "while :; do :; done")
+		must(t, cmd.Start())
+		t.Cleanup(func() {
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+		})
+	}
+	for range 2 { // another thread each time
+		asked := make(chan error)
+		go func() { asked <- asker(m.dir, 2000) }()
+		must(t, <-asked)
+	}
+}
+
+// TestANearReaderEndsWithItsMount unmounts while it waits for a request, and while it waits for its turn.
+func TestANearReaderEndsWithItsMount(t *testing.T) {
+	for _, idle := range []bool{false, true} {
+		m := mount(t, fs.Options{InPlace: true, NoURing: true})
+		askUntilNear(t, m)
+		if idle {
+			before := m.server.NearRequests()
+			eventually(t, "others read", func() bool {
+				must(t, asker(m.dir, 1))
+				after := m.server.NearRequests()
+				same := after == before
+				before = after
+				return same
+			})
+		}
+		must(t, m.server.Unmount(false))
+		m.server.Wait()
+	}
+}
