@@ -40,7 +40,7 @@ func startDaemon(ctx context.Context, o mountOptions) error {
 	number, err := detach(cmd, w)
 	if err == nil {
 		cmd.Args = append([]string{os.Args[0]}, o.args(number)...)
-		err = cmd.Start()
+		err = startDaemonProcess(cmd)
 	}
 	w.Close()
 	if err != nil {

@@ -25,6 +25,7 @@ func openMountable(ctx context.Context, cfg overlay.Config) (closable, mounter, 
 		return nil, nil, err
 	}
 	return w, func(o mountOptions, log *slog.Logger) (view, error) {
+		runDaemonProcess()
 		s, err := fs.Mount(w.Tree(), o.Mountpoint, fs.Options{
 			AllowOther:     o.AllowOther,
 			Debug:          o.Debug,

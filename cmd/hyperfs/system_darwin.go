@@ -2,6 +2,7 @@ package main
 
 import (
 	"os"
+	"os/exec"
 
 	"golang.org/x/sys/unix"
 )
@@ -11,3 +12,6 @@ func takeStderr(f *os.File) error { return unix.Dup2(int(f.Fd()), 2) }
 
 // ourProgram names the program that this process runs.
 func ourProgram() (string, error) { return os.Executable() }
+
+// startDaemonProcess starts cmd.
+func startDaemonProcess(cmd *exec.Cmd) error { return cmd.Start() }

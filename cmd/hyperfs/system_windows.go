@@ -58,3 +58,6 @@ func takeStderr(f *os.File) error {
 
 // ourProgram names the program that this process runs.
 func ourProgram() (string, error) { return os.Executable() }
+
+// startDaemonProcess starts cmd.
+func startDaemonProcess(cmd *exec.Cmd) error { return cmd.Start() }

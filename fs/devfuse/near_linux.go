@@ -22,6 +22,7 @@ type near struct {
 	pool   *Pool
 	worker *worker
 	wake   chan struct{} // its turn; closed when the connection has ended
+	bell   int           // an eventfd that has it stop waiting for a request
 	tid    atomic.Int32
 
 	cpu   atomic.Int32 // the only one that it may run on; -1 if that's all
@@ -29,22 +30,20 @@ type near struct {
 
 	idle  bool // it waits for its turn; guarded by Pool.mu
 	reads bool // it waits for a request; guarded by Pool.mu
+	ended bool // its descriptors are closed; guarded by Pool.mu
 
 	// Only its own goroutine uses what follows.
-	caller uint32 // the thread that it is near
-	stat   int    // /proc/caller/stat; -1 if it can't be had
-	same   int    // times in a row that the caller was found where it had been
-	blind  int    // times that it need not be looked where the caller is
+	caller uint32    // the thread that it is near
+	stat   int       // /proc/caller/stat; -1 if it can't be had
+	looked time.Time // when it was looked where the caller is
 }
 
 const (
-	// patience is how long the near worker waits for a request before it has others wait.
-	patience = 2 * time.Millisecond
 	// slice is for how long it may go on once it runs (and the shorter, the sooner it does), where the kernel takes that (6.12). Without it a single other thread that never sleeps
 	// would keep it from its CPU for a second.
 	slice = 100 * time.Microsecond
-	// maxBlind is how often it waits at most, as the power of two, until it looks again where the program is.
-	maxBlind = 10
+	// lookEvery is how often it looks at most where the program is.
+	lookEvery = 500 * time.Microsecond
 )
 
 // nearIsThere makes the near worker where there is none, and reports whether there is one. p.mu is held.
@@ -78,7 +77,12 @@ func (p *Pool) newNear() (*near, error) {
 		return nil, err
 	}
 	w.fd = fd
-	n := &near{pool: p, worker: w, wake: make(chan struct{}, 1), idle: true, stat: -1}
+	bell, err := unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC)
+	if err != nil {
+		_, _ = unix.Munmap(w.memory), unix.Close(fd)
+		return nil, err
+	}
+	n := &near{pool: p, worker: w, wake: make(chan struct{}, 1), bell: bell, idle: true, stat: -1}
 	n.cpu.Store(-1)
 	return n, nil
 }
@@ -111,7 +115,10 @@ func (n *near) run() {
 		n.pool.left(n.worker)
 		n.unfollow()
 		_ = unix.Munmap(n.worker.memory)
-		_ = unix.Close(n.worker.fd)
+		n.pool.mu.Lock()
+		defer n.pool.mu.Unlock()
+		n.ended = true
+		_, _ = unix.Close(n.worker.fd), unix.Close(n.bell)
 	}()
 	n.freed.Store(true)
 	for range n.wake {
@@ -138,7 +145,7 @@ func (n *near) serve() bool {
 	return true
 }
 
-// read waits for a request, for a while: if it's 0 bytes, there was none.
+// read waits for a request. If it's of 0 bytes, there was none, and others are to read.
 func (n *near) read() (int, error) {
 	w := n.worker
 	for {
@@ -155,14 +162,26 @@ func (n *near) read() (int, error) {
 			continue
 		}
 		n.follow() // else it would be there by now
-		left := unix.NsecToTimespec(patience.Nanoseconds())
-		if ready, err := unix.Ppoll([]unix.PollFd{{Fd: int32(w.fd), Events: unix.POLLIN}}, &left, nil); ready == 0 && err == nil {
+		polled := []unix.PollFd{{Fd: int32(w.fd), Events: unix.POLLIN}, {Fd: int32(n.bell), Events: unix.POLLIN}}
+		if _, err := unix.Ppoll(polled, nil, nil); err == nil && polled[1].Revents != 0 && polled[0].Revents == 0 {
+			var rung [8]byte
+			_, _ = unix.Read(n.bell, rung[:])
 			return 0, nil
 		}
 	}
 }
 
-// leave has others read, as nothing came.
+// hasPending reports whether there is a request that nobody has read. Pool.mu is held.
+func (n *near) hasPending() bool {
+	if n.ended {
+		return false
+	}
+	polled := []unix.PollFd{{Fd: int32(n.worker.fd), Events: unix.POLLIN}}
+	ready, err := unix.Poll(polled, 0)
+	return ready > 0 && err == nil
+}
+
+// leave has others read.
 func (n *near) leave() {
 	p := n.pool
 	p.mu.Lock()
@@ -194,32 +213,29 @@ func (n *near) rest() {
 	}
 }
 
-// follow goes where the program is whose request was the last one. As the kernel can be asked for that only by way of /proc, it looks more and more seldom if nothing has changed.
+// follow goes where the program is whose request was the last one.
 func (n *near) follow() {
+	now := time.Now()
 	if n.freed.Swap(false) {
-		n.blind = 0
+		n.looked = time.Time{}
 		if err := beIdle(); err != nil {
 			n.pool.log.Debug("requests from /dev/fuse: the near worker is like others", "err", err)
 		}
 	}
+	if now.Sub(n.looked) < lookEvery {
+		return
+	}
+	n.looked = now
 	if caller := n.worker.header().Pid; caller != n.caller && caller != 0 { // nobody's are those that are not waited for
 		n.unfollow()
-		n.caller, n.same, n.blind = caller, 0, 0
+		n.caller = caller
 		if fd, err := unix.Open("/proc/"+strconv.FormatUint(uint64(caller), 10)+"/stat", unix.O_RDONLY|unix.O_CLOEXEC, 0); err == nil {
 			n.stat = fd
 		}
 	}
-	if n.blind > 0 {
-		n.blind--
-		return
-	}
 	if cpu, err := cpuOf(n.stat); err == nil && int32(cpu) != n.cpu.Load() && bind(0, cpu) == nil {
 		n.cpu.Store(int32(cpu))
-		n.same = 0
-		return
 	}
-	n.same = min(n.same+1, maxBlind)
-	n.blind = 1 << n.same
 }
 
 func (n *near) unfollow() {
@@ -229,8 +245,11 @@ func (n *near) unfollow() {
 	}
 }
 
-// free lets its thread run on any CPU, and like others where we may say so, until it is its turn again.
+// free has its thread leave the program's CPU and stop waiting for requests, until it is its turn again. From then on it may run anywhere, and like others where we may say so. Pool.mu is held.
 func (n *near) free() {
+	if n.reads && !n.ended {
+		_, _ = unix.Write(n.bell, []byte{1, 0, 0, 0, 0, 0, 0, 0})
+	}
 	tid := int(n.tid.Load())
 	if tid == 0 {
 		return

@@ -39,6 +39,7 @@ type Pool struct {
 	over    bool
 	near    *near  // nil until it is wanted
 	wanted  bool   // near is to read
+	pending bool   // in the last tick there was a request that it had not read
 	taken   uint64 // requests, since the watch has last looked
 	total   uint64 // requests, ever
 	turns   uint64 // of these, such as were of another thread than the one before
@@ -58,7 +59,7 @@ const (
 // Start serves the connection whose INIT has been answered. fd is its descriptor of /dev/fuse, which must stay open until Wait has returned; payload is the size of the largest request
 // and answer in bytes, without their headers. Without clone no worker is near the program.
 func Start(fd, payload int, handle Handler, clone Clone, log *slog.Logger) (*Pool, error) {
-	p := &Pool{fd: fd, payload: payload, handle: handle, clone: clone, log: log, wide: min(max(runtime.GOMAXPROCS(0), 2), 16)}
+	p := &Pool{fd: fd, payload: payload, handle: handle, clone: clone, log: log, wide: min(max(runtime.NumCPU(), 2), 16)}
 	p.wake, p.busy = make(chan struct{}, maxSpare), make(chan struct{}, 1)
 	w, err := p.newWorker()
 	if err != nil {
@@ -165,13 +166,14 @@ func (p *Pool) ended() {
 func (p *Pool) watch() {
 	var r regime
 	for range p.busy {
-		for pause(tick); p.look(&r); pause(tick) {
+		for pause(tick); p.look(&r); pause(r.pause()) {
 		}
 	}
 }
 
 // pause sleeps in the kernel. Go's own timers would have a thread woken that looks for work first, and is in the program's way meanwhile.
 func pause(d time.Duration) {
+	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(d/8), 0, 0, 0) // of whatever thread this is: it may have much
 	t := unix.NsecToTimespec(d.Nanoseconds())
 	_ = unix.Nanosleep(&t, nil)
 }
@@ -184,24 +186,27 @@ func (p *Pool) look(r *regime) bool {
 		return false
 	}
 	t := tally{taken: p.taken, turns: p.turns, moved: p.moved.Swap(0)}
-	if n := p.near; p.taken == 0 {
-		t.stuck = p.reading == 0
-		t.near = n != nil && !n.idle
-		t.resting = t.near && n.worker.resting.Load()
-		if t.near && n.reads && p.reading == 1 {
-			p.another() // it may have been woken, and get no CPU
-		}
+	n := p.near
+	t.near = n != nil && !n.idle
+	switch waits := t.near && (n.reads || n.worker.resting.Load()); {
+	case p.taken > 0:
+		p.pending = false
+	case waits: // nothing is stuck unless there is something to read, and has been for a while
+		pending := n.hasPending()
+		t.stuck, p.pending = pending && p.pending, pending
+	default:
+		t.stuck, p.pending = p.reading == 0, false
 	}
 	p.taken, p.turns = 0, 0
 	was := r.near
 	p.watched = r.tick(t)
 	r.near = r.near && p.nearIsThere()
 	p.narrow, p.wanted = r.narrow, r.near
-	if p.reading == 0 && (!p.narrow || t.stuck) {
-		p.another()
-	}
 	if was && !r.near {
 		p.near.free()
+	}
+	if read := p.reading; read == 0 && (!p.narrow || t.stuck) || read == 1 && p.near != nil && p.near.reads && !r.near {
+		p.another()
 	}
 	return p.watched
 }

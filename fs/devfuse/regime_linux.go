@@ -1,10 +1,14 @@
 package devfuse
 
+import "time"
+
 // regime decides by what has happened in each tick of the watch whether the pool is narrow, and whether the near worker is to read.
 type regime struct {
 	narrow bool
-	hold   int // ticks for which it stays wide
-	quiet  int // ticks in a row in which few requests came
+	hold   int    // ticks for which it stays wide
+	quiet  int    // ticks in a row in which few requests came
+	taken  uint64 // sums of what each tick had, in parts, and of those before the last one less and less
+	turns  uint64
 
 	near  bool // never unless it is narrow
 	apart int  // ticks for which it is not to be near
@@ -14,12 +18,11 @@ type regime struct {
 
 // tally is what happened in a tick.
 type tally struct {
-	taken   uint64 // requests
-	turns   uint64 // of these, such as were of another thread than the one before
-	moved   uint64 // bytes of requests and answers
-	stuck   bool   // one is still worked on, and nobody reads
-	near    bool   // by the near worker
-	resting bool   // which has answered it, and not had its CPU since
+	taken uint64 // requests
+	turns uint64 // of these, such as were of another thread than the one before
+	moved uint64 // bytes of requests and answers
+	stuck bool   // nobody reads, or who does gets no CPU
+	near  bool   // that is the near worker, or it is at work
 }
 
 const (
@@ -27,8 +30,13 @@ const (
 	brisk = 3
 	// holds is how many ticks it stays wide for where something speaks against it.
 	holds = 20
+	// parts are those of one that are left to fade.
+	parts = 64
 	// quietEnough is after how many ticks with few requests the watch sleeps.
 	quietEnough = 10
+	// quietNear is after how many ticks without any it does, where the near worker reads: a program that computes meanwhile gains most by not having to wake anybody on another CPU,
+	// which sleeps the deeper the longer there was nothing to do.
+	quietNear = 50
 
 	// nearBrisk is how many requests in a tick have the near worker begin.
 	nearBrisk = 8
@@ -41,11 +49,16 @@ const (
 // tick takes what has happened. It reports whether the watch is to go on.
 func (r *regime) tick(t tally) bool {
 	r.quiet++
-	if t.taken >= brisk {
+	enough := quietEnough
+	if r.near {
+		enough = quietNear
+	}
+	if t.taken >= brisk || r.near && t.taken > 0 {
 		r.quiet = 0
 	}
+	r.taken, r.turns = fade(r.taken)+parts*t.taken, fade(r.turns)+parts*t.turns
 	switch {
-	case t.stuck && !t.near || 4*t.turns > t.taken:
+	case t.stuck && !t.near || 4*r.turns > r.taken:
 		r.narrow, r.hold = false, holds
 	case r.hold > 0:
 		r.hold--
@@ -53,26 +66,33 @@ func (r *regime) tick(t tally) bool {
 		r.narrow = true
 	}
 	r.decideNear(t)
-	if r.quiet < quietEnough {
+	if r.quiet < enough {
 		return true
 	}
 	*r = regime{apart: r.apart, last: r.last}
 	return false
 }
 
+// pause is how long the next tick may take.
+func (r *regime) pause() time.Duration {
+	if r.quiet > quietEnough {
+		return 4 * tick
+	}
+	return tick
+}
+
+// fade makes room in a sum of parts for those of the next tick.
+func fade(sum uint64) uint64 { return sum * 7 / 8 }
+
 func (r *regime) decideNear(t tally) {
 	switch {
-	case t.stuck && t.near && !t.resting:
+	case t.stuck && t.near:
 		r.last = min(max(2*r.last, minApart), maxApart)
 		r.apart = r.last
 	case r.apart > 0:
 		r.apart--
 	}
-	enough := uint64(nearBrisk)
-	if r.near {
-		enough = brisk
-	}
-	r.near = r.narrow && r.apart == 0 && t.taken >= enough && t.moved <= t.taken*nearBytes
+	r.near = r.narrow && r.apart == 0 && (r.near || t.taken >= nearBrisk) && (t.taken == 0 || t.moved <= t.taken*nearBytes)
 	if r.good++; !r.near {
 		r.good = 0
 	}

@@ -58,19 +58,37 @@ func TestSmallRequestsInQuickSuccessionHaveTheNearWorkerRead(t *testing.T) {
 	if ticks(&r, 1, tally{taken: nearBrisk, moved: nearBrisk * nearBytes}); !r.near {
 		t.Error("not by many")
 	}
-	if ticks(&r, 1, tally{taken: brisk}); !r.near {
+	if more := ticks(&r, quietNear-1, tally{}); !more || !r.near {
 		t.Error("it ends too soon")
+	}
+	if more := r.tick(tally{}); more || r.near || r.narrow {
+		t.Errorf("it never ends: %+v", r)
 	}
 	for what, happens := range map[string]tally{
 		"large requests":              {taken: 50, moved: 50*nearBytes + 1},
 		"requests of several threads": {taken: 50, turns: 25},
-		"few requests":                {taken: brisk - 1},
-		"one that is answered, while the program needs the CPU": {stuck: true, near: true, resting: true},
 	} {
 		r := regime{narrow: true, near: true}
 		if r.tick(happens); r.near || r.apart > 0 {
 			t.Errorf("%s: %+v", what, r)
 		}
+	}
+}
+
+// TestAnotherThreadNowAndThenIsNoReasonToBeWide has a program make a request in each tick, and one in ten by another thread.
+func TestAnotherThreadNowAndThenIsNoReasonToBeWide(t *testing.T) {
+	r := regime{narrow: true, near: true}
+	for i := range 100 {
+		var turns uint64
+		if i%10 > 8 {
+			turns = 1
+		}
+		if r.tick(tally{taken: 1, turns: turns}); i > 20 && !r.near {
+			t.Fatalf("after %d: %+v", i, r)
+		}
+	}
+	if ticks(&r, 10, tally{taken: 1, turns: 1}); r.near || r.narrow {
+		t.Errorf("%+v", r)
 	}
 }
 
