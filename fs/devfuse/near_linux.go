@@ -28,9 +28,12 @@ type near struct {
 	cpu   atomic.Int32 // the only one that it may run on; -1 if that's all
 	freed atomic.Bool  // it is to be near the program again
 
-	idle  bool // it waits for its turn; guarded by Pool.mu
-	reads bool // it waits for a request; guarded by Pool.mu
-	ended bool // its descriptors are closed; guarded by Pool.mu
+	idle   bool // it waits for its turn; guarded by Pool.mu
+	reads  bool // it waits for a request; guarded by Pool.mu
+	ended  bool // its descriptors are closed; guarded by Pool.mu
+	unable bool // its thread is like any other; set by its own goroutine, with Pool.mu held
+
+	allowed unix.CPUSet // where the process may run
 
 	// Only its own goroutine uses what follows.
 	caller uint32    // the thread that it is near
@@ -39,8 +42,8 @@ type near struct {
 }
 
 const (
-	// slice is for how long it may go on once it runs (and the shorter, the sooner it does), where the kernel takes that (6.12). Without it a single other thread that never sleeps
-	// would keep it from its CPU for a second.
+	// slice is for how long it may go on once it runs; the shorter, the sooner it does. Kernels before 6.12 do not take it: one other thread that never sleeps might keep it from its
+	// CPU for a second then, so there is none.
 	slice = 100 * time.Microsecond
 	// lookEvery is how often it looks at most where the program is.
 	lookEvery = 500 * time.Microsecond
@@ -49,7 +52,7 @@ const (
 // nearIsThere makes the near worker where there is none, and reports whether there is one. p.mu is held.
 func (p *Pool) nearIsThere() bool {
 	if p.near != nil || p.clone == nil {
-		return p.near != nil
+		return p.near != nil && !p.near.unable
 	}
 	n, err := p.newNear()
 	if err != nil {
@@ -67,6 +70,11 @@ func (p *Pool) newNear() (*near, error) {
 	if runtime.NumCPU() == 1 {
 		return nil, errOneCPU
 	}
+	n := &near{pool: p, wake: make(chan struct{}, 1), idle: true, stat: -1}
+	n.cpu.Store(-1)
+	if err := unix.SchedGetaffinity(0, &n.allowed); err != nil {
+		return nil, err
+	}
 	fd, err := p.clone()
 	if err != nil {
 		return nil, err
@@ -76,14 +84,11 @@ func (p *Pool) newNear() (*near, error) {
 		_ = unix.Close(fd)
 		return nil, err
 	}
-	w.fd = fd
-	bell, err := unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC)
-	if err != nil {
+	if n.bell, err = unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC); err != nil {
 		_, _ = unix.Munmap(w.memory), unix.Close(fd)
 		return nil, err
 	}
-	n := &near{pool: p, worker: w, wake: make(chan struct{}, 1), bell: bell, idle: true, stat: -1}
-	n.cpu.Store(-1)
+	w.fd, n.worker = fd, w
 	return n, nil
 }
 
@@ -120,7 +125,12 @@ func (n *near) run() {
 		n.ended = true
 		_, _ = unix.Close(n.worker.fd), unix.Close(n.bell)
 	}()
-	n.freed.Store(true)
+	if err := beIdle(); err != nil {
+		n.pool.log.Debug("requests from /dev/fuse: no worker is near the program", "err", err)
+		n.pool.mu.Lock()
+		n.unable = true
+		n.pool.mu.Unlock()
+	}
 	for range n.wake {
 		if !n.serve() {
 			return
@@ -216,11 +226,12 @@ func (n *near) rest() {
 // follow goes where the program is whose request was the last one.
 func (n *near) follow() {
 	now := time.Now()
+	if n.unable {
+		return
+	}
 	if n.freed.Swap(false) {
 		n.looked = time.Time{}
-		if err := beIdle(); err != nil {
-			n.pool.log.Debug("requests from /dev/fuse: the near worker is like others", "err", err)
-		}
+		_ = setPolicy(0, unix.SCHED_IDLE)
 	}
 	if now.Sub(n.looked) < lookEvery {
 		return
@@ -233,8 +244,12 @@ func (n *near) follow() {
 			n.stat = fd
 		}
 	}
-	if cpu, err := cpuOf(n.stat); err == nil && int32(cpu) != n.cpu.Load() && bind(0, cpu) == nil {
-		n.cpu.Store(int32(cpu))
+	if cpu, err := cpuOf(n.stat); err == nil && int32(cpu) != n.cpu.Load() && n.allowed.IsSet(cpu) {
+		var one unix.CPUSet
+		one.Set(cpu)
+		if unix.SchedSetaffinity(0, &one) == nil {
+			n.cpu.Store(int32(cpu))
+		}
 	}
 }
 
@@ -255,7 +270,7 @@ func (n *near) free() {
 		return
 	}
 	n.cpu.Store(-1)
-	_ = bind(tid, -1)
+	_ = unix.SchedSetaffinity(tid, &n.allowed)
 	_ = setPolicy(tid, unix.SCHED_NORMAL)
 	n.freed.Store(true)
 }
@@ -275,22 +290,23 @@ func cpuOf(stat int) (int, error) {
 	return strconv.Atoi(string(fields[processor]))
 }
 
-// bind has a thread, 0 for this one, run on one CPU only, or on any for -1.
-func bind(tid, cpu int) error {
-	var set unix.CPUSet
-	if cpu < 0 {
-		set.Fill()
-	} else {
-		set.Set(cpu)
-	}
-	return unix.SchedSetaffinity(tid, &set)
-}
-
 // beIdle makes the thread one of SCHED_IDLE, with a slice of its own. That can only be set for a thread of SCHED_NORMAL, and is kept then.
 func beIdle() error {
-	_ = unix.SchedSetAttr(0, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_NORMAL, Runtime: uint64(slice)}, 0)
+	priority, err := unix.Getpriority(unix.PRIO_PROCESS, 0)
+	if err != nil {
+		return err
+	}
+	a := unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_NORMAL, Nice: int32(20 - priority), Runtime: uint64(slice)}
+	if err := unix.SchedSetAttr(0, &a, 0); err != nil {
+		return err
+	}
+	if has, err := unix.SchedGetAttr(0, 0); err != nil || has.Runtime != a.Runtime {
+		return errNoSlice
+	}
 	return setPolicy(0, unix.SCHED_IDLE)
 }
+
+var errNoSlice = errors.New("the kernel gives no thread a slice of its own")
 
 func setPolicy(tid, policy int) error {
 	var param struct{ priority int32 }

@@ -96,13 +96,16 @@ func (p *Pool) another() {
 }
 
 // took notes that a worker has read a request of a thread, of n bytes.
-func (p *Pool) took(caller uint32, n int) {
+func (p *Pool) took(w *worker, caller uint32, n int) {
 	p.moved.Add(uint64(n))
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.reading--
 	p.working++
 	p.taken++
+	if p.near != nil && p.near.worker == w {
+		p.near.reads = false
+	}
 	p.total++
 	if caller != p.caller && caller != 0 {
 		p.caller = caller

@@ -71,7 +71,7 @@ func (w *worker) work(n int) {
 	w.writing.Store(h.Opcode == opcodeWrite)
 	w.taken.Add(1)
 	w.reading.Store(false)
-	w.pool.took(h.Pid, n)
+	w.pool.took(w, h.Pid, n)
 	w.serve(w.request[:n], h.Unique)
 	w.writing.Store(false)
 }
