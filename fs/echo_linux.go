@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -29,6 +30,9 @@ func init() {
 		return
 	}
 	_ = unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(unsafe.StringData(echoName+"\x00"))), 0, 0, 0) // else it would be "exe"
+	var mask unix.Sigset_t
+	mask.Val[0] = 1 << (orphaned - 1)
+	_ = unix.PthreadSigmask(unix.SIG_BLOCK, &mask, nil) // the kernel would give it to this thread, which may be waiting for an answer, and to no other one
 	go outlive(os.Getppid())
 	serveEcho(os.Stdin, os.Stdout)
 	os.Exit(0)
@@ -228,7 +232,7 @@ func spawnEcho(pid *atomic.Uint32, namespace bool) (*echoProcess, error) {
 		Args: []string{echoName},
 		Dir:  "/",
 		Env:  []string{"GOMAXPROCS=1"},
-		// The end of its input ends it too. That of the thread which has started it can do so early; then another one is started. See outlive.
+		// The end of its input ends it too. See outlive.
 		SysProcAttr: &syscall.SysProcAttr{Setpgid: true, Pdeathsig: orphaned},
 	}
 	if namespace {
@@ -246,14 +250,25 @@ func spawnEcho(pid *atomic.Uint32, namespace bool) (*echoProcess, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := cmd.Start(); err != nil {
-		return nil, err
-	}
 	p := &echoProcess{cmd: cmd, in: in, out: out, send: gob.NewEncoder(in), hear: gob.NewDecoder(out), ended: make(chan struct{})}
-	number := uint32(cmd.Process.Pid)
-	pid.Store(number) // it enters the mount when it has its first order
-	go p.bury(pid, number)
-	return p, nil
+	started := make(chan error)
+	go p.run(pid, started)
+	return p, <-started
+}
+
+// run starts the process and waits for its end, on a thread that does nothing else: it is of the end of this thread that the process hears, and one that does other things too may not come to an end when
+// the daemon is killed, because it waits in the kernel for the echo.
+func (p *echoProcess) run(pid *atomic.Uint32, started chan<- error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	err := p.cmd.Start()
+	if err == nil {
+		pid.Store(uint32(p.cmd.Process.Pid)) // it enters the mount when it has its first order
+	}
+	started <- err
+	if err == nil {
+		p.bury(pid, uint32(p.cmd.Process.Pid))
+	}
 }
 
 // bury waits for the end. The number is given up before the process is, which is when another one can get it.
