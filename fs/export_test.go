@@ -24,5 +24,5 @@ func (m *Server) SharedFiles() int {
 	return t.lru.Len()
 }
 
-// NearRequests is how many requests were taken on the CPU of who made them.
-func (m *Server) NearRequests() uint64 { return m.transport.dev.NearRequests() }
+// NearRequests is how many requests were taken on the CPU of who made them, and whether any can be.
+func (m *Server) NearRequests() (taken uint64, able bool) { return m.transport.dev.NearRequests() }

@@ -28,13 +28,14 @@ func asker(dir string, n int) error {
 // askUntilNear makes requests until the near reader takes them.
 func askUntilNear(t *testing.T, m *mounted) {
 	t.Helper()
-	if runtime.NumCPU() == 1 {
-		t.Skip("with one CPU all are near")
-	}
-	before := m.server.NearRequests()
+	before, _ := m.server.NearRequests()
 	eventually(t, "the near reader takes requests", func() bool {
 		must(t, asker(m.dir, 1000))
-		return m.server.NearRequests() > before+100
+		now, able := m.server.NearRequests()
+		if !able {
+			t.Skip("it takes two CPUs, and Linux 6.12")
+		}
+		return now > before+100
 	})
 }
 
@@ -62,8 +63,8 @@ func TestANearReaderTakesTheRequestsOfOneProgram(t *testing.T) {
 func TestWithoutANearReaderThereIsNone(t *testing.T) {
 	m := mount(t, fs.Options{InPlace: true, NoURing: true, NoNearReader: true})
 	must(t, asker(m.dir, 20000))
-	if n := m.server.NearRequests(); n != 0 {
-		t.Errorf("it has taken %d requests", n)
+	if n, able := m.server.NearRequests(); n != 0 || able {
+		t.Errorf("it has taken %d requests; it can: %v", n, able)
 	}
 }
 
@@ -92,10 +93,10 @@ func TestANearReaderEndsWithItsMount(t *testing.T) {
 		m := mount(t, fs.Options{InPlace: true, NoURing: true})
 		askUntilNear(t, m)
 		if idle {
-			before := m.server.NearRequests()
+			before, _ := m.server.NearRequests()
 			eventually(t, "others read", func() bool {
 				must(t, asker(m.dir, 1))
-				after := m.server.NearRequests()
+				after, _ := m.server.NearRequests()
 				same := after == before
 				before = after
 				return same

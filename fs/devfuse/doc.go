@@ -19,10 +19,10 @@
 // are not kept waiting then is the watch's business. Every millisecond it looks what has been done: if it was nothing, as a worker is still at its request, somebody
 // else gets to read; if requests come from several threads in turns, the pool is wide again; and if few come, it is wide again and the watch sleeps.
 //
-// The near worker is one of its own, as a thread of an ordinary user can't go back from SCHED_IDLE. Any other thread has its CPU before it has. So it never waits for a
-// request where nobody else would get it: it reads a descriptor that does not block, and goes as soon as nothing has come for two milliseconds; if nothing is done in a tick while it reads, somebody else
-// reads too; and if it has a request and does not get on with it, the watch lets it run on any CPU, as other threads do where we may say so, and it is not to be near for
-// a while, each time for longer. A lock that it holds then, of ours or of Go's runtime, may keep others waiting for some tens of milliseconds at most (see slice).
+// The near worker is one of its own, as a thread of an ordinary user can't go back from SCHED_IDLE. Any other thread has its CPU before it has. So it does not sleep in read(2), where a
+// request would be its own: it reads a descriptor that does not block, and polls that. While it is to read, the watch goes on, and looks whether there is a request that it has not read for a tick, or that it has and does not
+// get on with. Then somebody else reads too; the watch lets it run on any CPU, as other threads do where we may say so, and rings a bell if it polls; and it is not to be near for a while, each time for longer. When nothing
+// has come for some time it has to go as well. A lock that it holds when it loses its CPU, of ours or of Go's runtime, may keep others waiting for some tens of milliseconds at most (see slice).
 //
 // Answers are written to the descriptor that requests are read from, notifications to that of the connection.
 package devfuse
