@@ -40,13 +40,18 @@ func eachVariant(t *testing.T, test func(t *testing.T, m *mounted)) {
 // needRoot ends a test that only root can run.
 func needRoot(t testing.TB) {
 	t.Helper()
-	if unix.Geteuid() == 0 {
-		return
+	if unix.Geteuid() != 0 {
+		lacking(t, "needs root")
 	}
+}
+
+// lacking ends a test where the machine lacks something: it fails where everything should be there, as in CI, and is skipped otherwise.
+func lacking(t testing.TB, what string) {
+	t.Helper()
 	if os.Getenv("CI") == "true" {
-		t.Fatal("needs root")
+		t.Fatal(what)
 	}
-	t.Skip("needs root")
+	t.Skip(what)
 }
 
 // mount mounts a new workspace. It is unmounted when the test ends.

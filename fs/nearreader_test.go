@@ -33,7 +33,7 @@ func askUntilNear(t *testing.T, m *mounted) {
 		must(t, asker(m.dir, 1000))
 		now, able := m.server.NearRequests()
 		if !able {
-			t.Skip("it takes two CPUs, and Linux 6.12")
+			lacking(t, "no near reader: it takes two CPUs, and Linux 6.12")
 		}
 		return now > before+100
 	})
