@@ -92,7 +92,7 @@ type Meter interface {
 // MountStats is what the kernel has asked for since the mount. What it reads and writes past the daemon can't be seen.
 type MountStats struct {
 	Operations   []Operation       `json:"operations"` // those that there were
-	Events       map[string]uint64 `json:"events"`     // notifications to the kernel, opens for passthrough, events for programs that watch files
+	Events       map[string]uint64 `json:"events"`     // notifications to the kernel, opens for passthrough, events for programs that watch files, requests by who has read them
 	ReadBytes    uint64            `json:"read_bytes"` // by requests
 	WrittenBytes uint64            `json:"written_bytes"`
 	KernelNodes  int               `json:"kernel_nodes"` // inodes that the kernel holds

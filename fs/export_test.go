@@ -25,4 +25,7 @@ func (m *Server) SharedFiles() int {
 }
 
 // NearRequests is how many requests were taken on the CPU of who made them, and whether any can be.
-func (m *Server) NearRequests() (taken uint64, able bool) { return m.transport.dev.NearRequests() }
+func (m *Server) NearRequests() (taken uint64, able bool) {
+	s := m.transport.dev.Stats()
+	return s.Near, s.NearAble
+}

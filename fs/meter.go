@@ -134,7 +134,7 @@ type Operation struct {
 // Stats is what the kernel has asked for since the mount, of it and its branch mounts. What it reads and writes past the daemon can't be seen.
 type Stats struct {
 	Operations []Operation       // those that there were
-	Events     map[string]uint64 // what else there was: notifications to the kernel, opens for passthrough
+	Events     map[string]uint64 // what else there was: notifications to the kernel, opens for passthrough, requests by who has read them
 	Read       uint64            // bytes
 	Written    uint64            // bytes
 	Nodes      int               // inodes that the kernel holds
@@ -150,5 +150,13 @@ func (m *Server) Stats() Stats {
 		}
 	}
 	c.addEvents(s.Events)
+	if m.transport.dev != nil {
+		read := m.transport.dev.Stats()
+		for name, n := range map[string]uint64{"read_near": read.Near, "read_alone": read.Alone - read.Near, "near_starved": read.Starved} {
+			if n > 0 {
+				s.Events[name] = n
+			}
+		}
+	}
 	return s
 }

@@ -94,16 +94,6 @@ func (p *Pool) newNear() (*near, error) {
 
 var errOneCPU = errors.New("there is one CPU")
 
-// NearRequests tells how many requests the near worker has taken, and whether there can be one, as far as that is known.
-func (p *Pool) NearRequests() (taken uint64, able bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.near == nil {
-		return 0, p.clone != nil
-	}
-	return p.near.worker.taken.Load(), !p.near.unable
-}
-
 // giveNear gives the near worker its turn, if it waits for that. p.mu is held.
 func (p *Pool) giveNear() {
 	if n := p.near; n.idle {

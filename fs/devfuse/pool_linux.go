@@ -43,6 +43,8 @@ type Pool struct {
 	taken   uint64 // requests, since the watch has last looked
 	total   uint64 // requests, ever
 	turns   uint64 // of these, such as were of another thread than the one before
+	alone   uint64 // of total, those that were read while the pool was narrow
+	starved uint64 // how often somebody else took over from the near worker
 	caller  uint32 // the thread whose request was the last one
 	workers map[*worker]struct{}
 }
@@ -107,6 +109,9 @@ func (p *Pool) took(w *worker, caller uint32, n int) {
 		p.near.reads = false
 	}
 	p.total++
+	if p.narrow || p.near != nil && p.near.worker == w {
+		p.alone++
+	}
 	if caller != p.caller && caller != 0 {
 		p.caller = caller
 		p.turns++
@@ -201,6 +206,9 @@ func (p *Pool) look(r *regime) bool {
 		t.stuck, p.pending = p.reading == 0, false
 	}
 	p.taken, p.turns = 0, 0
+	if t.stuck && t.near {
+		p.starved++
+	}
 	was := r.near
 	p.watched = r.tick(t)
 	r.near = r.near && p.nearIsThere()
@@ -262,6 +270,26 @@ func (p *Pool) Settle(nudge func()) (requests uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.total - before
+}
+
+// Stats tell who has read the requests of a connection.
+type Stats struct {
+	Requests uint64 // all
+	Alone    uint64 // of these, those that were read while nobody else was to read, and those of Near
+	Near     uint64 // of these, those that the near worker has read
+	Starved  uint64 // how often somebody else took over from it
+	NearAble bool   // there is a near worker, or may be, as far as that is known
+}
+
+// Stats tells who has read the requests since Start.
+func (p *Pool) Stats() Stats {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := Stats{Requests: p.total, Alone: p.alone, Starved: p.starved, NearAble: p.clone != nil}
+	if p.near != nil {
+		s.Near, s.NearAble = p.near.worker.taken.Load(), !p.near.unable
+	}
+	return s
 }
 
 func (p *Pool) isOver() bool {

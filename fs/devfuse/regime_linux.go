@@ -44,6 +44,9 @@ const (
 	nearBytes = 16 << 10
 	// minApart and maxApart are for how many ticks there is no near worker after it did not get its CPU. It's twice as many each time.
 	minApart, maxApart = 4, 2048
+	// worthwhile is for how many ticks it must have been there before, for it to be left alone no longer than the first time: it has saved more by then than was lost. A hypervisor that takes
+	// the CPU away now and then looks like programs that want it.
+	worthwhile = 16
 )
 
 // tick takes what has happened. It reports whether the watch is to go on.
@@ -87,7 +90,9 @@ func fade(sum uint64) uint64 { return sum * 7 / 8 }
 func (r *regime) decideNear(t tally) {
 	switch {
 	case t.stuck && t.near:
-		r.last = min(max(2*r.last, minApart), maxApart)
+		if r.last = min(max(2*r.last, minApart), maxApart); r.good >= worthwhile {
+			r.last = minApart
+		}
 		r.apart = r.last
 	case r.apart > 0:
 		r.apart--

@@ -114,3 +114,19 @@ func TestANearWorkerThatGetsNoCPUIsLeftAloneForLongerEachTime(t *testing.T) {
 		t.Errorf("what was long ago still counts: %+v", r)
 	}
 }
+
+func TestANearWorkerThatWasWorthwhileIsLeftAloneForAMomentOnly(t *testing.T) {
+	starved, busy := tally{stuck: true, near: true}, tally{taken: 50}
+	r := regime{narrow: true, near: true}
+	for range 20 {
+		ticks(&r, worthwhile, busy)
+		r.tick(starved)
+		ticks(&r, minApart-1, busy)
+		if r.near {
+			t.Fatal("it reads again too soon")
+		}
+		if ticks(&r, 1, busy); !r.near {
+			t.Fatalf("after %d ticks it does not read: %+v", minApart, r)
+		}
+	}
+}
