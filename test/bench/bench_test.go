@@ -182,3 +182,16 @@ func TestFlagsThatFiguresDependOnAreNamed(t *testing.T) {
 		}
 	}
 }
+
+func TestStolenTimeIsAShareOfWhatWasWanted(t *testing.T) {
+	before := cpuTime{used: 100, stolen: 10}
+	if share := (cpuTime{used: 160, stolen: 30}).since(before).stolenShare(); share != 0.25 {
+		t.Errorf("20 of 80 ticks are %g", share)
+	}
+	if share := before.since(before).stolenShare(); share != 0 {
+		t.Errorf("none of none are %g", share)
+	}
+	if now := readCPUTime(); now.used == 0 {
+		t.Errorf("/proc/stat: %+v", now)
+	}
+}

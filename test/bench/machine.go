@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"regexp"
 	"runtime"
+	"strconv"
 	"strings"
 	"time"
 
@@ -100,4 +101,31 @@ func loadAverage() string {
 	text, _ := os.ReadFile("/proc/loadavg")
 	fields := strings.Fields(string(text))
 	return strings.Join(fields[:min(3, len(fields))], " ")
+}
+
+// cpuTime is what all CPUs have done since the start, in ticks of the clock.
+type cpuTime struct{ used, stolen uint64 }
+
+// readCPUTime reads it from /proc/stat (see proc_stat(5)); it is 0 where that can't be read.
+func readCPUTime() (c cpuTime) {
+	text, _ := os.ReadFile("/proc/stat")
+	line, _, _ := strings.Cut(string(text), "\n")
+	fields := strings.Fields(line)
+	const user, nice, system, irq, softirq, steal = 1, 2, 3, 6, 7, 8
+	if len(fields) <= steal {
+		return c
+	}
+	for _, i := range []int{user, nice, system, irq, softirq} {
+		n, _ := strconv.ParseUint(fields[i], 10, 64)
+		c.used += n
+	}
+	c.stolen, _ = strconv.ParseUint(fields[steal], 10, 64)
+	return c
+}
+
+func (c cpuTime) since(before cpuTime) cpuTime { return cpuTime{c.used - before.used, c.stolen - before.stolen} }
+
+// stolenShare is what share of the time that was wanted a hypervisor has given to others; 0 if nothing was wanted.
+func (c cpuTime) stolenShare() float64 {
+	return float64(c.stolen) / max(float64(c.used+c.stolen), 1)
 }

@@ -24,6 +24,7 @@ type options struct {
 	only    *regexp.Regexp
 	lower   string
 	repeat  int
+	calm    int // how often a sample is repeated at most
 	sizeMiB int64 // of the large file
 	peers   bool
 	jsonTo  string
@@ -64,6 +65,7 @@ func parse(args []string) (options, error) {
 	f.StringVar(&only, "only", "", "run only what matches `REGEXP`: group/name")
 	f.StringVar(&o.lower, "lower", "", "tmpfs or disk; both if empty, or tmpfs in a quick run")
 	f.IntVar(&o.repeat, "repeat", 0, "repetitions, of which the median counts; 3 if 0, or 1 in a quick run")
+	f.IntVar(&o.calm, "calm", 0, "repeat a sample up to `N` times while a hypervisor gives more than 3 % of the wanted CPU time to others; the calmest counts")
 	f.Int64Var(&o.sizeMiB, "size", 256, "MiB of the large file")
 	f.BoolVar(&o.peers, "peers", true, "also measure other filesystems and tools that are installed")
 	f.StringVar(&o.jsonTo, "json", "bench/results.json", "write the results there")

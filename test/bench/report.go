@@ -20,6 +20,9 @@ type report struct {
 	LoadBefore string `json:"load_before"` // the load average over 1, 5 and 15 minutes
 	LoadAfter  string `json:"load_after"`
 
+	Stolen float64 `json:"stolen"` // the share of the wanted CPU time that a hypervisor has given to others during the run
+	began  cpuTime
+
 	Interrupted bool `json:"interrupted,omitempty"`
 
 	flags string // of the run, as make takes them
@@ -50,7 +53,7 @@ type leftOut struct {
 }
 
 func newReport(o options) *report {
-	return &report{Time: time.Now().UTC(), Machine: newMachine(o), Quick: o.quick, Repeat: o.repeat, LoadBefore: loadAverage(), flags: o.flags}
+	return &report{Time: time.Now().UTC(), Machine: newMachine(o), Quick: o.quick, Repeat: o.repeat, LoadBefore: loadAverage(), began: readCPUTime(), flags: o.flags}
 }
 
 // add puts down one sample, or why there is none.
@@ -116,6 +119,7 @@ func (x *line) base() *result {
 // finish works out medians and ratios.
 func (r *report) finish() {
 	r.LoadAfter = loadAverage()
+	r.Stolen = readCPUTime().since(r.began).stolenShare()
 	for _, x := range r.Lines {
 		for _, res := range x.Results {
 			res.Median = median(append(res.Seconds, res.Bytes...))

@@ -90,7 +90,7 @@ func (b *bench) requestsOf(l lower, g group) (rows []requestRow, err error) {
 				}
 			}
 		}
-		if _, err := b.measure(h, counted, 0); err != nil {
+		if _, _, err := b.measure(h, counted, 0); err != nil {
 			return rows, fmt.Errorf("%s: %w", w.name, err)
 		}
 		rows = append(rows, newRequestRow(g.name+"/"+w.name, d))

@@ -39,6 +39,9 @@ func (r *report) print(w io.Writer) {
 // describe says in a paragraph where and when the figures were measured.
 func (r *report) describe() string {
 	s := fmt.Sprintf("%s, %s; load average %s before and %s after", r.Time.Format("2006-01-02"), r.Machine, r.LoadBefore, r.LoadAfter)
+	if r.Stolen >= 0.005 {
+		s += fmt.Sprintf("; a hypervisor gave %.0f %% of the wanted CPU time to others", 100*r.Stolen)
+	}
 	if r.Interrupted {
 		s += "; interrupted"
 	}
