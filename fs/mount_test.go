@@ -74,6 +74,9 @@ func mountDir(t testing.TB, dir string, o fs.Options) *mounted {
 	if !o.InPlace {
 		m.dir = t.TempDir()
 	}
+	if os.Getenv("HYPERFS_TEST_URING") != "" && !o.NoURing { // or there would be none
+		o.OpenRequests = true
+	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.NewTextHandler(testWriter{t}, &slog.HandlerOptions{Level: slog.LevelInfo}))
 	}

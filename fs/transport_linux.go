@@ -1,6 +1,7 @@
 package fs
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"unsafe"
@@ -22,17 +23,17 @@ type transport struct {
 
 // newTransport mounts, and takes requests by io_uring, or from /dev/fuse. It settles whether the kernel asks for opens.
 func (s *filesystem) newTransport(answers fuse.RawFileSystem, mountpoint, source string, o Options) (transport, error) {
-	why := "it is switched off"
-	if !o.NoURing {
+	why, opens := "it is switched off", s.opensReason(o)
+	switch s.noOpen = opens == ""; {
+	case s.noOpen:
+		s.opensUnseen()
+		why = cmp.Or(uring.Enabled(), noRingUnseen)
+	case !o.NoURing:
 		srv, ring, err := ringServer(answers, mountpoint, source, s.fuseOptions(o), s.log)
 		if err == nil {
-			return transport{server: srv, ring: ring, opens: "by io_uring it can't be known when dirty pages have been written"}, nil
+			return transport{server: srv, ring: ring, opens: opens}, nil
 		}
 		why = err.Error()
-	}
-	opens := s.opensReason(o)
-	if s.noOpen = opens == ""; s.noOpen {
-		s.opensUnseen()
 	}
 	t, err := s.readTransport(answers, mountpoint, source, o)
 	if s.noOpen {
@@ -41,6 +42,9 @@ func (s *filesystem) newTransport(answers fuse.RawFileSystem, mountpoint, source
 	t.noRing, t.opens = why, opens
 	return t, err
 }
+
+// noRingUnseen is why there is no ring where the kernel opens files by itself, which saves more than a ring does.
+const noRingUnseen = "by io_uring it can't be known when dirty pages have been written, so only where the kernel asks for opens (--open-requests, --passthrough)"
 
 // readTransport mounts, and takes requests from /dev/fuse.
 func (s *filesystem) readTransport(answers fuse.RawFileSystem, mountpoint, source string, o Options) (t transport, err error) {

@@ -11,6 +11,9 @@ import (
 // opensFlags gives flags for each way in which a mount has files opened: by the kernel alone, or by requests, and then with passthrough or without. One variant has no
 // near reader.
 func opensFlags(variant uint32) []string {
+	if os.Getenv("HYPERFS_TEST_URING") != "" && variant%2 == 0 {
+		return []string{"--open-requests"} // or there would be no io_uring
+	}
 	switch variant % 4 {
 	case 1:
 		return []string{"--passthrough"}

@@ -107,7 +107,7 @@ func mountFlags() []cli.Flag {
 		&cli.BoolFlag{Name: "passthrough", EnvVars: []string{"HYPERFS_PASSTHROUGH"}, Usage: "serve files past the daemon where the kernel lets us: large ones are written faster, and each open of any costs a request"},
 		&cli.BoolFlag{Name: "no-passthrough", EnvVars: []string{"HYPERFS_NO_PASSTHROUGH"}, Usage: "read and write through the daemon also where the kernel asks for opens anyway, as with --at"},
 		&cli.BoolFlag{Name: "open-requests", EnvVars: []string{"HYPERFS_OPEN_REQUESTS"}, Usage: "have the kernel ask for each open of a file even where it could open files by itself"},
-		&cli.BoolFlag{Name: "no-uring", EnvVars: []string{"HYPERFS_NO_URING"}, Usage: "take requests from /dev/fuse even where the kernel has FUSE over io_uring switched on"},
+		&cli.BoolFlag{Name: "no-uring", EnvVars: []string{"HYPERFS_NO_URING"}, Usage: "take requests from /dev/fuse even where opens are asked for and the kernel has FUSE over io_uring switched on"},
 		&cli.BoolFlag{Name: "no-near-reader", EnvVars: []string{"HYPERFS_NO_NEAR_READER"}, Usage: "do not have who answers a program's requests run on its CPU"},
 		&cli.BoolFlag{Name: "no-single-reader", EnvVars: []string{"HYPERFS_NO_SINGLE_READER"}, Usage: "have several threads wait for requests on /dev/fuse at all times"},
 		&cli.BoolFlag{Name: "no-inotify", EnvVars: []string{"HYPERFS_NO_INOTIFY"}, Usage: "tell programs that watch files nothing of what a rollback, an undo or a merge changes"},

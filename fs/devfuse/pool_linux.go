@@ -25,7 +25,8 @@ type Pool struct {
 	log     *slog.Logger
 	wide    int           // how many may read at once
 	clone   Clone         // nil: there is to be no near worker
-	moved   atomic.Uint64 // bytes of requests and answers, since the watch has last looked
+	brought atomic.Uint64 // bytes of requests, since the watch has last looked
+	given   atomic.Uint64 // bytes of answers, since then
 	wake    chan struct{} // gives a spare worker its turn; closed when the connection has ended
 	busy    chan struct{} // ends the watch's sleep; closed when the connection has ended
 	all     sync.WaitGroup
@@ -99,7 +100,7 @@ func (p *Pool) another() {
 
 // took notes that a worker has read a request of a thread, of n bytes.
 func (p *Pool) took(w *worker, caller uint32, n int) {
-	p.moved.Add(uint64(n))
+	p.brought.Add(uint64(n))
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.reading--
@@ -193,7 +194,7 @@ func (p *Pool) look(r *regime) bool {
 	if p.over {
 		return false
 	}
-	t := tally{taken: p.taken, turns: p.turns, moved: p.moved.Swap(0)}
+	t := tally{taken: p.taken, turns: p.turns, brought: p.brought.Swap(0), given: p.given.Swap(0)}
 	n := p.near
 	t.near = n != nil && !n.idle
 	switch waits := t.near && (n.reads || n.worker.resting.Load()); {

@@ -18,11 +18,12 @@ type regime struct {
 
 // tally is what happened in a tick.
 type tally struct {
-	taken uint64 // requests
-	turns uint64 // of these, such as were of another thread than the one before
-	moved uint64 // bytes of requests and answers
-	stuck bool   // nobody reads, or who does gets no CPU
-	near  bool   // that is the near worker, or it is at work
+	taken   uint64 // requests
+	turns   uint64 // of these, such as were of another thread than the one before
+	brought uint64 // bytes of requests
+	given   uint64 // bytes of answers
+	stuck   bool   // nobody reads, or who does gets no CPU
+	near    bool   // that is the near worker, or it is at work
 }
 
 const (
@@ -40,8 +41,9 @@ const (
 
 	// nearBrisk is how many requests in a tick have the near worker begin.
 	nearBrisk = 8
-	// nearBytes is how many bytes of a request and its answer are too many for it, on average: who reads or writes large files can do so while the daemon fetches what comes next.
-	nearBytes = 16 << 10
+	// nearGiven is how many bytes of an answer it may give, on average: who reads large files can do so while the daemon fetches what comes next. Who writes has to wait in any case, and what it has
+	// written is in that CPU's cache, unless it's more than nearBrought.
+	nearGiven, nearBrought = 16 << 10, 256 << 10
 	// minApart and maxApart are for how many ticks there is no near worker after it did not get its CPU. It's twice as many each time.
 	minApart, maxApart = 4, 2048
 	// worthwhile is for how many ticks it must have been there before, for it to be left alone no longer than the first time: it has saved more by then than was lost. A hypervisor that takes
@@ -97,7 +99,8 @@ func (r *regime) decideNear(t tally) {
 	case r.apart > 0:
 		r.apart--
 	}
-	r.near = r.narrow && r.apart == 0 && (r.near || t.taken >= nearBrisk) && (t.taken == 0 || t.moved <= t.taken*nearBytes)
+	r.near = r.narrow && r.apart == 0 && (r.near || t.taken >= nearBrisk) &&
+		(t.taken == 0 || t.given <= t.taken*nearGiven && t.brought <= t.taken*nearBrought)
 	if r.good++; !r.near {
 		r.good = 0
 	}

@@ -55,17 +55,21 @@ func TestSmallRequestsInQuickSuccessionHaveTheNearWorkerRead(t *testing.T) {
 	if ticks(&r, 1, tally{taken: nearBrisk - 1}); r.near {
 		t.Error("by fewer requests")
 	}
-	if ticks(&r, 1, tally{taken: nearBrisk, moved: nearBrisk * nearBytes}); !r.near {
+	if ticks(&r, 1, tally{taken: nearBrisk, brought: nearBrisk * nearBrought, given: nearBrisk * nearGiven}); !r.near {
 		t.Error("not by many")
 	}
-	if more := ticks(&r, quietNear-1, tally{}); !more || !r.near {
+	if ticks(&r, 1, tally{given: nearGiven}); !r.near {
+		t.Error("an answer to what was asked in the tick before ends it")
+	}
+	if more := ticks(&r, quietNear-2, tally{}); !more || !r.near {
 		t.Error("it ends too soon")
 	}
 	if more := r.tick(tally{}); more || r.near || r.narrow {
 		t.Errorf("it never ends: %+v", r)
 	}
 	for what, happens := range map[string]tally{
-		"large requests":              {taken: 50, moved: 50*nearBytes + 1},
+		"large answers":               {taken: 50, given: 50*nearGiven + 1},
+		"large requests":              {taken: 50, brought: 50*nearBrought + 1},
 		"requests of several threads": {taken: 50, turns: 25},
 	} {
 		r := regime{narrow: true, near: true}

@@ -114,7 +114,7 @@ func (w *worker) serve(request []byte, unique uint64) {
 	if n == 0 {
 		return
 	}
-	w.pool.moved.Add(uint64(n))
+	w.pool.given.Add(uint64(n))
 	w.resting.Store(true)
 	defer w.resting.Store(false)
 	_, err := syscall.Write(w.fd, w.answer[:n])
