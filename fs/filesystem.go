@@ -48,6 +48,7 @@ type filesystem struct {
 	// more, and the notification come too early for the kernel to apply it: such a reply must not be cached.
 	invalidated atomic.Uint64
 	kernel      kernel
+	noXattrs    bool // see GetXAttr
 	noOpenDir   bool // the kernel need not open directories
 	noOpen      bool // nor files: see sharedFiles
 	mountpoint  string
@@ -73,7 +74,7 @@ func newFilesystem(tree *overlay.Tree, o Options, log *slog.Logger) *filesystem 
 		RawFileSystem: fuse.NewDefaultRawFileSystem(),
 		main:          newVolume(tree.Volume(), o.InPlace),
 		opensUnseen:   tree.OpensUnseen,
-		log:           log, inPlace: o.InPlace, newNum: tree.NewNum,
+		log:           log, inPlace: o.InPlace, noXattrs: o.NoXattrs, newNum: tree.NewNum,
 		nodes: newNodeTable(), handles: newHandleTable(), sharedFiles: newSharedFiles(), listings: newListings(), meter: &meter{},
 	}
 	s.main.main = true

@@ -21,6 +21,7 @@ type Options struct {
 	NoPassthrough  bool         // all reads and writes go through the daemon, also where the kernel has to ask for opens
 	Logger         *slog.Logger // nil means none
 	Shelf          Shelf        // what the mount shows besides the tree, in .hyperfs; nil means nothing
+	NoXattrs       bool         // programs see no extended attributes and no ACLs, and are not asked for any; not with AllowOther, as the kernel checks no ACLs then
 	OpenRequests   bool         // the kernel asks for each open, also where nothing depends on it
 	NoNearReader   bool         // the one that reads /dev/fuse stays where it is, and does not follow the program that asks
 	NoSingleReader bool         // several threads read /dev/fuse at all times, by the loop of go-fuse
@@ -47,12 +48,15 @@ type Server struct {
 }
 
 // Mount shows tree at mountpoint, with the shelf if there is one, and becomes the tree's Notifier. It returns when the mount answers. Errors are one line:
-// PATH where the mountpoint is none, BUSY where it has a hyperfs mount already, UNSUPPORTED where the machine or the user has no FUSE.
+// USAGE where options exclude each other, PATH where the mountpoint is none, BUSY where it has a hyperfs mount already, UNSUPPORTED where the machine or the user has no FUSE.
 // A dead mount that an earlier daemon has left there is taken away first.
 func Mount(tree *overlay.Tree, mountpoint string, o Options) (*Server, error) {
 	log := o.Logger
 	if log == nil {
 		log = slog.New(slog.NewTextHandler(io.Discard, nil))
+	}
+	if o.NoXattrs && o.AllowOther {
+		return nil, errs.New(errs.Usage, "mount", mountpoint, "without extended attributes (--no-xattrs) others can't be let in (--allow-other): the kernel could not check what ACLs forbid them")
 	}
 	mountpoint, err := prepare(mountpoint)
 	if err != nil {

@@ -16,9 +16,15 @@ const setXattrKillSGID = 1
 // capabilityXattr is what the kernel asks for before the first write to a file, also after its attributes were refreshed: a write takes capabilities away.
 const capabilityXattr = "security.capability"
 
+// With Options.NoXattrs each of the four requests is answered once, by ENOSYS: from then on the kernel says by itself that there is no such thing (EOPNOTSUPP), also where it looks for
+// capabilities before the first write to a file, or for an ACL.
+
 // GetXAttr reads an attribute. With no room in dest it gives the size; ERANGE says that the room is too small. For the question that comes before each
 // first write, nothing need be looked up.
 func (s *filesystem) GetXAttr(_ <-chan struct{}, in *fuse.InHeader, name string, dest []byte) (uint32, fuse.Status) {
+	if s.noXattrs {
+		return 0, fuse.ENOSYS
+	}
 	n, st := s.node(in.NodeId)
 	if !st.Ok() {
 		return 0, st
@@ -34,6 +40,9 @@ func (s *filesystem) GetXAttr(_ <-chan struct{}, in *fuse.InHeader, name string,
 // ListXAttr lists names as GetXAttr reads values. Those of trusted.* are only for root, which the lower cannot check,
 // as it sees the daemon.
 func (s *filesystem) ListXAttr(_ <-chan struct{}, in *fuse.InHeader, dest []byte) (uint32, fuse.Status) {
+	if s.noXattrs {
+		return 0, fuse.ENOSYS
+	}
 	n, st := s.node(in.NodeId)
 	if !st.Ok() {
 		return 0, st
@@ -77,6 +86,9 @@ func (s *filesystem) allXattrs(n node) ([]byte, error) {
 }
 
 func (s *filesystem) SetXAttr(_ <-chan struct{}, in *fuse.SetXAttrIn, name string, value []byte) fuse.Status {
+	if s.noXattrs {
+		return fuse.ENOSYS
+	}
 	n, st := s.node(in.NodeId)
 	if !st.Ok() {
 		return st
@@ -104,6 +116,9 @@ func (s *filesystem) killSGID(n node) error {
 }
 
 func (s *filesystem) RemoveXAttr(_ <-chan struct{}, in *fuse.InHeader, name string) fuse.Status {
+	if s.noXattrs {
+		return fuse.ENOSYS
+	}
 	n, st := s.node(in.NodeId)
 	if !st.Ok() {
 		return st

@@ -2,12 +2,15 @@ package fs_test
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/hyperfs/hyperfs/fs"
+	"github.com/hyperfs/hyperfs/internal/errs"
 	"github.com/hyperfs/hyperfs/overlay"
 	"golang.org/x/sys/unix"
 )
@@ -126,7 +129,7 @@ func TestDefaultACLTakesThePlaceOfTheUmask(t *testing.T) {
 // TestCapabilitiesOfAFileThatIsOpen asks for what the kernel asks for before each first write, to which the daemon knows the answer since the open, for as long as
 // nobody has set any.
 func TestCapabilitiesOfAFileThatIsOpen(t *testing.T) {
-	const name = "security.capability"
+	const name = capabilityName
 	value := []byte{0, 0, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0} // cap_net_bind_service, permitted
 	eachVariant(t, func(t *testing.T, m *mounted) {
 		f, err := os.Create(m.path("f"))
@@ -181,4 +184,77 @@ func TestCapabilitiesOfAFileThatIsOpen(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Without extended attributes a program is told so, nobody is asked for any, and what files have is kept and comes back.
+func TestWithoutXattrsNobodyIsAskedForAny(t *testing.T) {
+	dir := t.TempDir()
+	old := filepath.Join(dir, "old")
+	must(t, os.WriteFile(old, []byte("before"), 0o644))
+	must(t, unix.Setxattr(old, "user.x", []byte("kept"), 0))
+	m := mountDir(t, dir, fs.Options{InPlace: true, NoXattrs: true})
+	id := m.snapshot(t)
+	for range 2 { // the first time the kernel asks
+		_, err := unix.Getxattr(old, "user.x", nil)
+		want(t, err, unix.EOPNOTSUPP)
+		_, err = unix.Listxattr(old, nil)
+		want(t, err, unix.EOPNOTSUPP)
+		want(t, unix.Setxattr(old, "user.y", nil, 0), unix.EOPNOTSUPP)
+		want(t, unix.Removexattr(old, "user.x"), unix.EOPNOTSUPP)
+	}
+	for i := range 20 {
+		m.write(t, fmt.Sprint("new", i), "content")
+	}
+	must(t, os.WriteFile(old, []byte("after"), 0o644))
+	for _, name := range []string{"getxattr", "listxattr", "setxattr", "removexattr"} {
+		if n := operation(m.server, name).Took.Count; n != 1 {
+			t.Errorf("the kernel has asked for %s %d times, not once", name, n)
+		}
+	}
+	m.rollback(t, id)
+	if got, err := os.ReadFile(old); err != nil || string(got) != "before" {
+		t.Errorf("after the rollback: %q, %v", got, err)
+	}
+	must(t, m.server.Unmount(false))
+	value := make([]byte, 10)
+	if n, err := unix.Getxattr(old, "user.x", value); err != nil || string(value[:n]) != "kept" {
+		t.Errorf("the extended attribute is %q now, %v", value[:max(n, 0)], err)
+	}
+}
+
+// A file's capabilities end with a write even where the kernel can't ask for them.
+func TestWithoutXattrsAWriteEndsCapabilities(t *testing.T) {
+	dir := t.TempDir()
+	p := filepath.Join(dir, "program")
+	must(t, os.WriteFile(p, []byte("before"), 0o755))
+	capability := []byte{1, 0, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0} // VFS_CAP_REVISION_2 with CAP_NET_BIND_SERVICE, see capability.h
+	must(t, unix.Setxattr(p, capabilityName, capability, 0))
+	lower, err := os.Open(dir)
+	must(t, err)
+	defer lower.Close()
+	below := fmt.Sprintf("/proc/self/fd/%d/program", lower.Fd())
+	m := mountDir(t, dir, fs.Options{InPlace: true, NoXattrs: true})
+	id := m.snapshot(t)
+	f, err := os.OpenFile(p, os.O_WRONLY, 0)
+	must(t, err)
+	_, err = f.WriteString("after!")
+	must(t, err)
+	must(t, f.Close())
+	_, err = unix.Getxattr(below, capabilityName, nil)
+	want(t, err, unix.ENODATA)
+	m.rollback(t, id)
+	if n, err := unix.Getxattr(below, capabilityName, nil); err != nil || n != len(capability) {
+		t.Errorf("after the rollback: %d bytes, %v", n, err)
+	}
+}
+
+const capabilityName = "security.capability"
+
+func TestWithoutXattrsOthersAreNotLetIn(t *testing.T) {
+	w, err := overlay.Open(overlay.Config{Workspace: t.TempDir()})
+	must(t, err)
+	defer w.Close()
+	if _, err := fs.Mount(w.Tree(), t.TempDir(), fs.Options{NoXattrs: true, AllowOther: true}); errs.CodeOf(err) != errs.Usage {
+		t.Errorf("%v", err)
+	}
 }

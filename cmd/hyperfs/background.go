@@ -85,6 +85,7 @@ func (o mountOptions) args(ready uintptr) []string {
 			"--hot-total-bytes", strconv.FormatInt(o.Hot.TotalBytes, 10),
 			"--hot-files", strconv.Itoa(o.Hot.Files),
 			"--allow-other=" + strconv.FormatBool(o.AllowOther),
+			"--no-xattrs=" + strconv.FormatBool(o.NoXattrs),
 			"--passthrough=" + strconv.FormatBool(o.Passthrough),
 			"--no-passthrough=" + strconv.FormatBool(o.NoPassthrough),
 			"--open-requests=" + strconv.FormatBool(o.OpenRequests),

@@ -104,6 +104,7 @@ func mountFlags() []cli.Flag {
 		&cli.BoolFlag{Name: "no-tmpfs", EnvVars: []string{"HYPERFS_NO_TMPFS"}, Usage: "the tier auto never keeps preimages in RAM"},
 		&cli.StringFlag{Name: "tmpfs-dir", EnvVars: []string{"HYPERFS_TMPFS_DIR"}, Usage: "keep preimages in RAM below `DIR`, on a tmpfs (default: below /dev/shm)"},
 		&cli.BoolFlag{Name: "allow-other", EnvVars: []string{"HYPERFS_ALLOW_OTHER"}, Usage: "other users may enter the mount"},
+		&cli.BoolFlag{Name: "no-xattrs", EnvVars: []string{"HYPERFS_NO_XATTRS"}, Usage: "show programs no extended attributes and no ACLs, for which the kernel asks at each first write to a file; those that files have stay"},
 		&cli.BoolFlag{Name: "passthrough", EnvVars: []string{"HYPERFS_PASSTHROUGH"}, Usage: "serve files past the daemon where the kernel lets us: large ones are written faster, and each open of any costs a request"},
 		&cli.BoolFlag{Name: "no-passthrough", EnvVars: []string{"HYPERFS_NO_PASSTHROUGH"}, Usage: "read and write through the daemon also where the kernel asks for opens anyway, as with --at"},
 		&cli.BoolFlag{Name: "open-requests", EnvVars: []string{"HYPERFS_OPEN_REQUESTS"}, Usage: "have the kernel ask for each open of a file even where it could open files by itself"},
@@ -136,6 +137,7 @@ type mountOptions struct {
 	StrictIgnored  bool
 	Sync           bool
 	AllowOther     bool
+	NoXattrs       bool
 	Passthrough    bool
 	NoPassthrough  bool
 	OpenRequests   bool
@@ -161,6 +163,7 @@ func mountOptionsOf(c *cli.Context, dir string) (o mountOptions, err error) {
 		StrictIgnored:  c.Bool("strict-ignored"),
 		Sync:           c.Bool("sync"),
 		AllowOther:     c.Bool("allow-other"),
+		NoXattrs:       c.Bool("no-xattrs"),
 		Passthrough:    c.Bool("passthrough"),
 		NoPassthrough:  c.Bool("no-passthrough"),
 		OpenRequests:   c.Bool("open-requests"),

@@ -33,6 +33,7 @@ func openMountable(ctx context.Context, cfg overlay.Config) (closable, mounter, 
 			Passthrough:    o.Passthrough,
 			NoPassthrough:  o.NoPassthrough,
 			OpenRequests:   o.OpenRequests || o.StrictIgnored, // which refuses at the open, and to map too
+			NoXattrs:       o.NoXattrs,
 			NoNearReader:   o.NoNearReader,
 			NoSingleReader: o.NoSingleReader,
 			NoURing:        o.NoURing,

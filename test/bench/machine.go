@@ -123,7 +123,9 @@ func readCPUTime() (c cpuTime) {
 	return c
 }
 
-func (c cpuTime) since(before cpuTime) cpuTime { return cpuTime{c.used - before.used, c.stolen - before.stolen} }
+func (c cpuTime) since(before cpuTime) cpuTime {
+	return cpuTime{c.used - before.used, c.stolen - before.stolen}
+}
 
 // stolenShare is what share of the time that was wanted a hypervisor has given to others; 0 if nothing was wanted.
 func (c cpuTime) stolenShare() float64 {

@@ -24,7 +24,7 @@ type options struct {
 	only    *regexp.Regexp
 	lower   string
 	repeat  int
-	calm    int // how often a sample is repeated at most
+	calm    int   // how often a sample is repeated at most
 	sizeMiB int64 // of the large file
 	peers   bool
 	jsonTo  string
