@@ -137,6 +137,22 @@ func TestDifferentialMountIsLikeAPlainDirectory(t *testing.T) {
 	}
 }
 
+// Without extended attributes everything else is as on a plain directory.
+func TestDifferentialMountWithoutXattrsIsLikeAPlainDirectory(t *testing.T) {
+	needMount(t)
+	l := lowers[0]
+	l.name, l.share = "without-xattrs", 5
+	gen := func() *ops.Generator {
+		g := everything()
+		g.NoShift, g.NoXattrs = true, true
+		return g
+	}
+	p := property{lower: l, gen: gen, open: func(ws string, variant uint32) (subject, error) {
+		return newMountSubject(ws, mountOptions{flags: append(opensFlags(variant), "--no-xattrs")})
+	}}
+	p.run(t)
+}
+
 // chooser lets rapid choose, which can shrink what it chose.
 type chooser struct{ t *rapid.T }
 

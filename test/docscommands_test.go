@@ -95,13 +95,34 @@ func compiles(t *testing.T, page, before, after string) {
 		if strings.Contains(text, "genkit.") {
 			continue // of a module of its own
 		}
-		text = "package main\n\nimport (\n\t\"context\"\n\n\t\"github.com/hyperfs/hyperfs/session\"\n)\n\n" +
-			"func main() { _ = example(context.Background()) }\n\nfunc example(ctx context.Context) error {\n" + before + text + after + "return err\n}\n"
-		file := filepath.Join(t.TempDir(), "main.go")
-		must(t, os.WriteFile(file, []byte(text), 0o644))
-		if out, err := exec.Command("go", "vet", file).CombinedOutput(); err != nil {
-			t.Errorf("%v: %s\nof\n%s", err, out, text)
+		compilesIn(t, "return example(context.Background())", "example(ctx context.Context) error", before+text+after+"return err\n")
+	}
+}
+
+// What docs/runtimes.md has in Go is Go, each piece where it has a session, or a turn.
+func TestExamplesForRuntimesInGoCompile(t *testing.T) {
+	pieces := blocksIn(t, "../docs/runtimes.md", "go")
+	if len(pieces) != 2 {
+		t.Fatalf("there are %d pieces of Go, not 2", len(pieces))
+	}
+	compilesIn(t, "return example(context.Background(), nil)", "example(ctx context.Context, s *session.Session) error", pieces[0]+"_ = result\nreturn err\n")
+	compilesIn(t, "return example(context.Background(), nil)", "example(ctx context.Context, turn *session.Turn) error", pieces[1]+"return err\n")
+}
+
+// compilesIn vets Go as the body of a function, whose call is given too.
+func compilesIn(t *testing.T, call, function, body string) {
+	t.Helper()
+	imports := "\t\"context\"\n\n\t\"github.com/hyperfs/hyperfs/session\"\n"
+	for prefix, path := range map[string]string{"json.": "encoding/json", "runtime.": "github.com/hyperfs/hyperfs/session/runtime"} {
+		if strings.Contains(body, prefix) {
+			imports += "\t\"" + path + "\"\n"
 		}
+	}
+	text := "package main\n\nimport (\n" + imports + ")\n\nvar _ *session.Session\n\nfunc main() { _ = start() }\n\nfunc start() error { " + call + " }\n\nfunc " + function + " {\n" + body + "}\n"
+	file := filepath.Join(t.TempDir(), "main.go")
+	must(t, os.WriteFile(file, []byte(text), 0o644))
+	if out, err := exec.Command("go", "vet", file).CombinedOutput(); err != nil {
+		t.Errorf("%v: %s\nof\n%s", err, out, text)
 	}
 }
 

@@ -33,6 +33,7 @@ type Generator struct {
 	NoHandles     bool // nothing stays open from one operation to the next
 	NoDiscard     bool // no rollback without an undo checkpoint
 	NoStaleWrites bool // no writes through handles from before a rollback
+	NoXattrs      bool // no extended attributes
 	NoShift       bool // no fallocate that shifts what follows: the kernel's FUSE has neither collapse nor insert
 	NoMoves       bool // nothing old gets another name or place
 	FewLarge      bool // most of what is long or far into a file becomes a tenth of that
@@ -123,6 +124,8 @@ func (g *Generator) allows(k Kind) bool {
 		return g.Checkpoints && !g.Simple && !g.NoHandles && !g.NoStaleWrites
 	case Chown:
 		return g.Root
+	case SetXattr, DelXattr:
+		return !g.NoXattrs
 	case Rename, Link:
 		return !g.NoMoves
 	}
