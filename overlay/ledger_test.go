@@ -5,6 +5,8 @@ package overlay
 import (
 	"os"
 	"path/filepath"
+	"runtime"
+	"sync"
 	"testing"
 	"time"
 
@@ -30,6 +32,23 @@ func TestTheEarliestThatTheClockMayHaveShown(t *testing.T) {
 			t.Errorf("%s: it is %v, want %v", name, time.Duration(got), time.Duration(c.want))
 		}
 	}
+}
+
+// TestAClockReadOnABusyMachineWasNotSetBack has threads wait for CPUs while they read the clock, which would look like a clock that is ahead.
+func TestAClockReadOnABusyMachineWasNotSetBack(t *testing.T) {
+	first := readClock()
+	var all sync.WaitGroup
+	for range 4 * runtime.NumCPU() {
+		all.Go(func() {
+			for began := time.Now(); time.Since(began) < time.Second; {
+				if c := readClock(); first.earliest(0, c) != 0 || c.earliest(0, first) != 0 {
+					t.Errorf("read once more it's ahead by %v", time.Duration(c.ahead-first.ahead))
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
 }
 
 // TestTheLedgerSaysWhenTheRecordsOfAChangeWereThere as that may be long after the change began.
