@@ -95,7 +95,7 @@ func compiles(t *testing.T, page, before, after string) {
 		if strings.Contains(text, "genkit.") {
 			continue // of a module of its own
 		}
-		compilesIn(t, "return example(context.Background())", "example(ctx context.Context) error", before+text+after+"return err\n")
+		compilesIn(t, "", before+text+after+"return err\n")
 	}
 }
 
@@ -105,12 +105,12 @@ func TestExamplesForRuntimesInGoCompile(t *testing.T) {
 	if len(pieces) != 2 {
 		t.Fatalf("there are %d pieces of Go, not 2", len(pieces))
 	}
-	compilesIn(t, "return example(context.Background(), nil)", "example(ctx context.Context, s *session.Session) error", pieces[0]+"_ = result\nreturn err\n")
-	compilesIn(t, "return example(context.Background(), nil)", "example(ctx context.Context, turn *session.Turn) error", pieces[1]+"return err\n")
+	compilesIn(t, ", s *session.Session", pieces[0]+"_ = result\nreturn err\n")
+	compilesIn(t, ", turn *session.Turn", pieces[1]+"return err\n")
 }
 
-// compilesIn vets Go as the body of a function, whose call is given too.
-func compilesIn(t *testing.T, call, function, body string) {
+// compilesIn vets Go as the body of a function that has a context, and further parameters, and gives an error.
+func compilesIn(t *testing.T, parameters, body string) {
 	t.Helper()
 	imports := "\t\"context\"\n\n\t\"github.com/hyperfs/hyperfs/session\"\n"
 	for prefix, path := range map[string]string{"json.": "encoding/json", "runtime.": "github.com/hyperfs/hyperfs/session/runtime"} {
@@ -118,7 +118,7 @@ func compilesIn(t *testing.T, call, function, body string) {
 			imports += "\t\"" + path + "\"\n"
 		}
 	}
-	text := "package main\n\nimport (\n" + imports + ")\n\nvar _ *session.Session\n\nfunc main() { _ = start() }\n\nfunc start() error { " + call + " }\n\nfunc " + function + " {\n" + body + "}\n"
+	text := "package main\n\nimport (\n" + imports + ")\n\nvar _ *session.Session\n\nfunc main() {}\n\nvar _ = example\n\nfunc example(ctx context.Context" + parameters + ") error {\n" + body + "}\n"
 	file := filepath.Join(t.TempDir(), "main.go")
 	must(t, os.WriteFile(file, []byte(text), 0o644))
 	if out, err := exec.Command("go", "vet", file).CombinedOutput(); err != nil {
