@@ -152,7 +152,7 @@ func (m *Server) Stats() Stats {
 	c.addEvents(s.Events)
 	if m.transport.dev != nil {
 		read := m.transport.dev.Stats()
-		for name, n := range map[string]uint64{"read_near": read.Near, "read_alone": read.Alone - read.Near, "near_starved": read.Starved} {
+		for name, n := range map[string]uint64{"read_near": read.Near, "read_alone": read.Alone, "near_starved": read.Starved} {
 			if n > 0 {
 				s.Events[name] = n
 			}

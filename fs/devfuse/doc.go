@@ -9,8 +9,8 @@
 //
 // What is left is that two threads take turns on two CPUs, one of which sleeps each time, and has to be woken by an interrupt. On the same CPU they change places by mere switches, in
 // half the time. To bind the reader to the program's CPU is not enough: when the program has its answer the reader still runs there, so the kernel wakes
-// the program on another CPU that has nothing to do. But it takes a CPU for idle where nothing runs except threads of the policy SCHED_IDLE. So while the pool is narrow and requests are
-// small, one worker reads that has this policy and follows the program: see near.
+// the program on another CPU that has nothing to do. But it takes a CPU for idle where nothing runs except threads of the policy SCHED_IDLE. So while the pool is narrow and neither requests
+// nor answers are large, one worker reads that has this policy and follows the program: see near.
 //
 // # How it is divided
 //
@@ -21,7 +21,7 @@
 //
 // The near worker is one of its own, as a thread of an ordinary user can't go back from SCHED_IDLE. Any other thread has its CPU before it has. So it does not sleep in read(2), where a
 // request would be its own: it reads a descriptor that does not block, and polls that. While it is to read, the watch goes on, and looks whether there is a request that it has not read for a tick, or that it has and does not
-// get on with. Then somebody else reads too; the watch lets it run on any CPU, as other threads do where we may say so, and rings a bell if it polls; and it is not to be near for a while, each time for longer. When nothing
+// get on with. Then somebody else reads too; the watch lets it run on any CPU, as other threads do where we may say so, and rings a bell if it polls; and it is not to be near for a while, each time for longer unless it was worthwhile before. When nothing
 // has come for some time it has to go as well. A lock that it holds when it loses its CPU, of ours or of Go's runtime, may keep others waiting for some tens of milliseconds at most (see slice).
 //
 // Answers are written to the descriptor that requests are read from, notifications to that of the connection.

@@ -44,8 +44,7 @@ type Pool struct {
 	taken   uint64 // requests, since the watch has last looked
 	total   uint64 // requests, ever
 	turns   uint64 // of these, such as were of another thread than the one before
-	alone   uint64 // of total, those that were read while the pool was narrow
-	starved uint64 // how often somebody else took over from the near worker
+	stats   Stats  // all but NearAble
 	caller  uint32 // the thread whose request was the last one
 	workers map[*worker]struct{}
 }
@@ -106,13 +105,14 @@ func (p *Pool) took(w *worker, caller uint32, n int) {
 	p.reading--
 	p.working++
 	p.taken++
-	if p.near != nil && p.near.worker == w {
+	switch {
+	case p.near != nil && p.near.worker == w:
 		p.near.reads = false
+		p.stats.Near++
+	case p.narrow:
+		p.stats.Alone++
 	}
 	p.total++
-	if p.narrow || p.near != nil && p.near.worker == w {
-		p.alone++
-	}
 	if caller != p.caller && caller != 0 {
 		p.caller = caller
 		p.turns++
@@ -208,7 +208,7 @@ func (p *Pool) look(r *regime) bool {
 	}
 	p.taken, p.turns = 0, 0
 	if t.stuck && t.near {
-		p.starved++
+		p.stats.Starved++
 	}
 	was := r.near
 	p.watched = r.tick(t)
@@ -273,12 +273,11 @@ func (p *Pool) Settle(nudge func()) (requests uint64) {
 	return p.total - before
 }
 
-// Stats tell who has read the requests of a connection.
+// Stats tell who has read the requests of a connection. All others were read while several were to read.
 type Stats struct {
-	Requests uint64 // all
-	Alone    uint64 // of these, those that were read while nobody else was to read, and those of Near
-	Near     uint64 // of these, those that the near worker has read
-	Starved  uint64 // how often somebody else took over from it
+	Near     uint64 // requests that the near worker has read
+	Alone    uint64 // requests that another one has read while nobody else was to
+	Starved  uint64 // how often somebody else took over from the near worker
 	NearAble bool   // there is a near worker, or may be, as far as that is known
 }
 
@@ -286,9 +285,10 @@ type Stats struct {
 func (p *Pool) Stats() Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := Stats{Requests: p.total, Alone: p.alone, Starved: p.starved, NearAble: p.clone != nil}
+	s := p.stats
+	s.NearAble = p.clone != nil
 	if p.near != nil {
-		s.Near, s.NearAble = p.near.worker.taken.Load(), !p.near.unable
+		s.NearAble = !p.near.unable
 	}
 	return s
 }
