@@ -5,6 +5,8 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
+	"strconv"
 	"sync"
 	"testing"
 
@@ -105,4 +107,53 @@ func TestANearReaderEndsWithItsMount(t *testing.T) {
 		must(t, m.server.Unmount(false))
 		m.server.Wait()
 	}
+}
+
+// TestANearReaderFollowsItsProgram has programs that may run on one CPU only, and then on another one only.
+func TestANearReaderFollowsItsProgram(t *testing.T) {
+	m := mount(t, fs.Options{InPlace: true, NoURing: true})
+	askUntilNear(t, m)
+	var allowed unix.CPUSet
+	must(t, unix.SchedGetaffinity(0, &allowed))
+	for round := range 2 {
+		for cpu := range runtime.NumCPU() {
+			if !allowed.IsSet(cpu) {
+				continue
+			}
+			asked := make(chan error)
+			go func() {
+				runtime.LockOSThread() // for good, as it is bound
+				var one unix.CPUSet
+				one.Set(cpu)
+				err := unix.SchedSetaffinity(0, &one)
+				for range 1000 {
+					if err == nil && !slices.Contains(idleThreads(t), one) {
+						err = asker(m.dir, 1000)
+					}
+				}
+				asked <- err
+			}()
+			must(t, <-asked)
+			if got, want := idleThreads(t), (unix.CPUSet{}); len(got) == 0 || !got[0].IsSet(cpu) || got[0].Count() != 1 {
+				want.Set(cpu)
+				t.Fatalf("round %d: threads of SCHED_IDLE may run on %v, not on %v", round, got, want)
+			}
+		}
+	}
+}
+
+// idleThreads tells where each thread of this process may run that has the policy SCHED_IDLE.
+func idleThreads(t *testing.T) (sets []unix.CPUSet) {
+	t.Helper()
+	tids, err := os.ReadDir("/proc/self/task")
+	must(t, err)
+	for _, entry := range tids {
+		tid, err := strconv.Atoi(entry.Name())
+		must(t, err)
+		var set unix.CPUSet
+		if attr, err := unix.SchedGetAttr(tid, 0); err == nil && attr.Policy == unix.SCHED_IDLE && unix.SchedGetaffinity(tid, &set) == nil {
+			sets = append(sets, set)
+		}
+	}
+	return sets
 }

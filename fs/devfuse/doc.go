@@ -10,7 +10,10 @@
 // What is left is that two threads take turns on two CPUs, one of which sleeps each time, and has to be woken by an interrupt. On the same CPU they change places by mere switches, in
 // half the time. To bind the reader to the program's CPU is not enough: when the program has its answer the reader still runs there, so the kernel wakes
 // the program on another CPU that has nothing to do. But it takes a CPU for idle where nothing runs except threads of the policy SCHED_IDLE. So while the pool is narrow and neither requests
-// nor answers are large, one worker reads that has this policy and follows the program: see near.
+// nor answers are large, one worker reads that has this policy and is where the program is: see near.
+//
+// Still the kernel now and then wakes the program on another CPU: where a thread has just gone to sleep on that of the two, or where one runs on the other. To follow it each time would cost more than the
+// switches save, as all that both of them have in their CPU's caches would have to move, too. So first of all the program is made to come back: see kicker.
 //
 // # How it is divided
 //

@@ -25,7 +25,7 @@ type near struct {
 	bell   int           // an eventfd that has it stop waiting for a request
 	tid    atomic.Int32
 
-	cpu   atomic.Int32 // the only one that it may run on; -1 if that's all
+	cpu   atomic.Int32 // the only one that it may run on; nowhere if that's all
 	freed atomic.Bool  // it is to be near the program again
 
 	idle   bool // it waits for its turn; guarded by Pool.mu
@@ -39,6 +39,9 @@ type near struct {
 	caller uint32    // the thread that it is near
 	stat   int       // /proc/caller/stat; -1 if it can't be had
 	looked time.Time // when it was looked where the caller is
+	kick   int       // the CPU that the program is to leave with its next answer; nowhere if it may stay
+	kicks  int       // how often it was to, in a row
+	kicker *kicker
 }
 
 const (
@@ -46,7 +49,11 @@ const (
 	// CPU for a second then, so there is none.
 	slice = 100 * time.Microsecond
 	// lookEvery is how often it looks at most where the program is.
-	lookEvery = 500 * time.Microsecond
+	lookEvery = 50 * time.Microsecond
+	// maxKicks is how often it has the program come back before it goes where that is.
+	maxKicks = 3
+	// nowhere is no CPU.
+	nowhere = -1
 )
 
 // nearIsThere makes the near worker where there is none, and reports whether there is one. p.mu is held.
@@ -70,8 +77,8 @@ func (p *Pool) newNear() (*near, error) {
 	if runtime.NumCPU() == 1 {
 		return nil, errOneCPU
 	}
-	n := &near{pool: p, wake: make(chan struct{}, 1), idle: true, stat: -1}
-	n.cpu.Store(-1)
+	n := &near{pool: p, wake: make(chan struct{}, 1), idle: true, stat: -1, kick: nowhere}
+	n.cpu.Store(nowhere)
 	if err := unix.SchedGetaffinity(0, &n.allowed); err != nil {
 		return nil, err
 	}
@@ -88,7 +95,11 @@ func (p *Pool) newNear() (*near, error) {
 		_, _ = unix.Munmap(w.memory), unix.Close(fd)
 		return nil, err
 	}
-	w.fd, n.worker = fd, w
+	if n.kicker, err = p.newKicker(); err != nil {
+		_, _, _ = unix.Munmap(w.memory), unix.Close(fd), unix.Close(n.bell)
+		return nil, err
+	}
+	w.fd, n.worker, w.answering = fd, w, n.bringBack
 	return n, nil
 }
 
@@ -107,6 +118,7 @@ func (n *near) run() {
 	runtime.LockOSThread() // for good: the thread, which is not like others any more, ends with the goroutine
 	n.tid.Store(int32(unix.Gettid()))
 	defer func() {
+		n.kicker.end()
 		n.pool.left(n.worker)
 		n.unfollow()
 		_ = unix.Munmap(n.worker.memory)
@@ -220,7 +232,7 @@ func (n *near) follow() {
 		return
 	}
 	if n.freed.Swap(false) {
-		n.looked = time.Time{}
+		n.looked, n.kick, n.kicks = time.Time{}, nowhere, 0
 		_ = setPolicy(0, unix.SCHED_IDLE)
 	}
 	if now.Sub(n.looked) < lookEvery {
@@ -234,13 +246,35 @@ func (n *near) follow() {
 			n.stat = fd
 		}
 	}
-	if cpu, err := cpuOf(n.stat); err == nil && int32(cpu) != n.cpu.Load() && n.allowed.IsSet(cpu) {
-		var one unix.CPUSet
-		one.Set(cpu)
-		if unix.SchedSetaffinity(0, &one) == nil {
-			n.cpu.Store(int32(cpu))
-		}
+	cpu, err := cpuOf(n.stat)
+	if err != nil || !n.allowed.IsSet(cpu) {
+		return
 	}
+	switch home := int(n.cpu.Load()); {
+	case cpu == home:
+		n.kicks = 0
+	case home != nowhere && n.kicks < maxKicks:
+		n.kick = cpu
+		n.kicks++
+	case bind(0, cpu) == nil:
+		n.cpu.Store(int32(cpu))
+		n.kicks = 0
+	}
+}
+
+// bringBack has the program that waits for an answer be woken where the near worker is.
+func (n *near) bringBack() {
+	if n.kick != nowhere {
+		n.kicker.kick(n.kick)
+		n.kick = nowhere
+	}
+}
+
+// bind has a thread run on one CPU only. 0 is the one that calls.
+func bind(tid, cpu int) error {
+	var one unix.CPUSet
+	one.Set(cpu)
+	return unix.SchedSetaffinity(tid, &one)
 }
 
 func (n *near) unfollow() {
@@ -259,7 +293,7 @@ func (n *near) free() {
 	if tid == 0 {
 		return
 	}
-	n.cpu.Store(-1)
+	n.cpu.Store(nowhere)
 	_ = unix.SchedSetaffinity(tid, &n.allowed)
 	_ = setPolicy(tid, unix.SCHED_NORMAL)
 	n.freed.Store(true)

@@ -19,6 +19,8 @@ type worker struct {
 	answer  []byte
 	in, out [][]byte
 
+	answering func() // called when an answer is about to be given; nil for most
+
 	reading atomic.Bool   // it may have a request that is not counted in taken yet
 	taken   atomic.Uint64 // requests
 	resting atomic.Bool   // nothing is left to do for its request but to give the answer
@@ -117,6 +119,9 @@ func (w *worker) serve(request []byte, unique uint64) {
 	w.pool.given.Add(uint64(n))
 	w.resting.Store(true)
 	defer w.resting.Store(false)
+	if w.answering != nil {
+		w.answering()
+	}
 	_, err := syscall.Write(w.fd, w.answer[:n])
 	for errors.Is(err, unix.EINTR) {
 		_, err = syscall.Write(w.fd, w.answer[:n])
