@@ -134,9 +134,10 @@ func TestANearReaderFollowsItsProgram(t *testing.T) {
 				asked <- err
 			}()
 			must(t, <-asked)
-			if got, want := idleThreads(t), (unix.CPUSet{}); len(got) == 0 || !got[0].IsSet(cpu) || got[0].Count() != 1 {
-				want.Set(cpu)
-				t.Fatalf("round %d: threads of SCHED_IDLE may run on %v, not on %v", round, got, want)
+			var want unix.CPUSet
+			want.Set(cpu)
+			if got := idleThreads(t); !slices.Contains(got, want) {
+				t.Fatalf("round %d: threads of SCHED_IDLE may run on %v, none on %v only", round, got, want)
 			}
 		}
 	}

@@ -348,6 +348,7 @@ func TestUnmountGivesAllBack(t *testing.T) {
 	dir := w.Status().Workspace
 	server, err := fs.Mount(w.Tree(), dir, fs.Options{InPlace: true, Shelf: shelf})
 	must(t, err)
+	t.Cleanup(func() { _ = server.Unmount(true); server.Wait() }) // or nobody can remove dir, if it fails
 	noPolling(t, dir)
 	root := filepath.Join(dir, overlay.StoreName, "branches", "b")
 	must(t, os.MkdirAll(root+"/d/e", 0o755))

@@ -59,7 +59,11 @@ func (s *filesystem) readTransport(answers fuse.RawFileSystem, mountpoint, sourc
 		if !o.NoNearReader {
 			clone = func() (int, error) { return cloneDevice(fd) }
 		}
-		t.dev, err = devfuse.Start(fd, maxWrite, protocol.HandleRequest, clone, s.log)
+		handle := protocol.HandleRequest
+		if !o.Debug { // which go-fuse logs
+			handle = (&dispatcher{answers, protocol.HandleRequest, mo.PanicHandler}).handle
+		}
+		t.dev, err = devfuse.Start(fd, maxWrite, handle, clone, s.log)
 	}
 	if err != nil {
 		_ = unmount(mountpoint, true)

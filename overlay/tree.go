@@ -135,8 +135,9 @@ func newTree(store *checkpoint.Store, tier *tiers, log *slog.Logger, rootFd, tra
 func (t *Tree) close() {
 	t.dirs.close()
 	_ = t.ledger.f.Close() // which nothing depends on any more
-	for _, fd := range []int{t.rootFd, t.trashFd, t.tmpFd} {
-		_ = unix.Close(fd)
+	for _, fd := range []*int{&t.rootFd, &t.trashFd, &t.tmpFd} {
+		_ = unix.Close(*fd)
+		*fd = -1 // whoever is late must not meet what has the number next
 	}
 }
 
