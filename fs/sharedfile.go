@@ -52,8 +52,8 @@ func newSharedFiles() *sharedFiles {
 	return &sharedFiles{max: max(minSharedFiles, min(overlay.FileLimit()/4, maxSharedFiles)), byNum: map[uint64]*list.Element{}, lru: list.New()}
 }
 
-// take gives the open file of an inode until done. write says that it has to be writable; all can be read whose mode lets their owner.
-func (t *sharedFiles) take(n node, write bool, c *overlay.Caller) (*sharedFile, error) {
+// take gives the open file of an inode, for who makes the request h, until done. write says that it has to be writable; all can be read whose mode lets their owner.
+func (t *sharedFiles) take(n node, write bool, h *fuse.InHeader) (*sharedFile, error) {
 	num := n.num()
 	if f := t.get(num, write); f != nil {
 		return f, nil
@@ -65,11 +65,11 @@ func (t *sharedFiles) take(n node, write bool, c *overlay.Caller) (*sharedFile, 
 		return f, nil
 	}
 	t.drop(num)
-	h, err := openSharedFile(n, write, c)
+	file, err := openSharedFile(n, write, callerOf(h, 0))
 	if err != nil {
 		return nil, err
 	}
-	f := &sharedFile{File: h, write: write, users: 1}
+	f := &sharedFile{File: file, write: write, users: 1}
 	t.put(num, f)
 	return f, nil
 }
@@ -249,7 +249,7 @@ func (s *filesystem) use(id, fh uint64, write bool, h *fuse.InHeader) (using, fu
 	if !st.Ok() {
 		return using{}, st
 	}
-	f, err := s.sharedFiles.take(n, write, callerOf(h, 0))
+	f, err := s.sharedFiles.take(n, write, h)
 	if err != nil {
 		n.vol.let()
 		return using{}, status(err)
