@@ -29,6 +29,7 @@ const (
 	opcodeRelease   = 18
 	opcodeGetxattr  = 22
 	opcodeListxattr = 23
+	opcodeInit      = 26
 	opcodeCreate    = 35
 	opcodeInterrupt = 36
 	opcodeCopyRange = 47
@@ -138,10 +139,8 @@ func (d *dispatcher) read(in *fuse.ReadIn, answer []byte) (int, fuse.Status) {
 		return 0, st
 	}
 	data, st := result.Bytes(room)
-	n := 0
-	if len(data) > 0 && &data[0] == &room[0] {
-		n = len(data)
-	} else {
+	n := len(data)
+	if n > 0 && &data[0] != &room[0] {
 		n = copy(room, data)
 	}
 	result.Done()

@@ -150,8 +150,6 @@ func negotiate(p *fuse.ProtocolServer, in *fuse.InitIn) error {
 	return nil
 }
 
-const opcodeInit = 26 // FUSE_INIT
-
 func bytesOf(in *fuse.InitIn) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(in)), unsafe.Sizeof(*in))
 }

@@ -34,11 +34,13 @@ func startDaemonProcess(cmd *exec.Cmd) error {
 const manyDescriptors = 4096
 
 // runDaemonProcess prepares the process for a daemon with a mount. In Go's runtime two threads may wait in the kernel, for a request and for the next look at who does, without keeping a third one from its turn.
-// The kernel's table of descriptors becomes large at once: each time that it grows, who needs the descriptor waits for some 10 ms (synchronize_rcu in expand_fdtable of fs/file.c).
+// The kernel's table of descriptors becomes large at once: each time that it grows, who needs the descriptor waits for some 10 ms (synchronize_rcu in expand_fdtable of fs/file.c). The mount need not.
 func runDaemonProcess() {
-	if fd, err := unix.FcntlInt(2, unix.F_DUPFD_CLOEXEC, min(overlay.FileLimit(), manyDescriptors)-1); err == nil {
-		_ = unix.Close(fd)
-	}
+	go func() {
+		if fd, err := unix.FcntlInt(2, unix.F_DUPFD_CLOEXEC, min(overlay.FileLimit(), manyDescriptors)-1); err == nil {
+			_ = unix.Close(fd)
+		}
+	}()
 	if os.Getenv("GOMAXPROCS") == "" {
 		runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + 2)
 	}

@@ -10,7 +10,7 @@ import (
 // kicker has a program leave a CPU. It is a thread that gets something to do there, so that for a moment the CPU is not idle. If the program is woken just then, the kernel looks for another
 // one, and first of all at where it was before (recent_used_cpu in select_idle_sibling of kernel/sched/fair.c).
 type kicker struct {
-	bell  int // an eventfd, which it reads
+	bell  bell // which it waits for
 	tid   atomic.Int32
 	ended atomic.Bool
 	over  chan struct{} // closed when it is
@@ -19,7 +19,7 @@ type kicker struct {
 
 // newKicker starts a kicker, which Wait waits for. Who gets it ends it.
 func (p *Pool) newKicker() (*kicker, error) {
-	bell, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
+	bell, err := newBell(0)
 	if err != nil {
 		return nil, err
 	}
@@ -32,8 +32,7 @@ func (k *kicker) run() {
 	runtime.LockOSThread() // for good: the thread, which is bound to a CPU, ends with the goroutine
 	k.tid.Store(int32(unix.Gettid()))
 	for !k.ended.Load() {
-		var rung [8]byte
-		_, _ = unix.Read(k.bell, rung[:])
+		k.bell.hear()
 	}
 	close(k.over)
 }
@@ -50,15 +49,13 @@ func (k *kicker) kick(cpu int) {
 		}
 		k.cpu = cpu
 	}
-	k.ring()
+	k.bell.ring()
 }
-
-func (k *kicker) ring() { _, _ = unix.Write(k.bell, []byte{1, 0, 0, 0, 0, 0, 0, 0}) }
 
 // end ends it.
 func (k *kicker) end() {
 	k.ended.Store(true)
-	k.ring()
+	k.bell.ring()
 	<-k.over
-	_ = unix.Close(k.bell)
+	_ = k.bell.close()
 }

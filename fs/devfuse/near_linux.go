@@ -22,7 +22,7 @@ type near struct {
 	pool   *Pool
 	worker *worker
 	wake   chan struct{} // its turn; closed when the connection has ended
-	bell   int           // an eventfd that has it stop waiting for a request
+	bell   bell          // has it stop waiting for a request
 	tid    atomic.Int32
 
 	cpu   atomic.Int32 // the only one that it may run on; nowhere if that's all
@@ -91,12 +91,12 @@ func (p *Pool) newNear() (*near, error) {
 		_ = unix.Close(fd)
 		return nil, err
 	}
-	if n.bell, err = unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC); err != nil {
+	if n.bell, err = newBell(unix.EFD_NONBLOCK); err != nil {
 		_, _ = unix.Munmap(w.memory), unix.Close(fd)
 		return nil, err
 	}
 	if n.kicker, err = p.newKicker(); err != nil {
-		_, _, _ = unix.Munmap(w.memory), unix.Close(fd), unix.Close(n.bell)
+		_, _, _ = unix.Munmap(w.memory), unix.Close(fd), n.bell.close()
 		return nil, err
 	}
 	w.fd, n.worker, w.answering = fd, w, n.bringBack
@@ -125,7 +125,7 @@ func (n *near) run() {
 		n.pool.mu.Lock()
 		defer n.pool.mu.Unlock()
 		n.ended = true
-		_, _ = unix.Close(n.worker.fd), unix.Close(n.bell)
+		_, _ = unix.Close(n.worker.fd), n.bell.close()
 	}()
 	if err := beIdle(); err != nil {
 		n.pool.log.Debug("requests from /dev/fuse: no worker is near the program", "err", err)
@@ -176,8 +176,7 @@ func (n *near) read() (int, error) {
 		n.follow() // else it would be there by now
 		polled := []unix.PollFd{{Fd: int32(w.fd), Events: unix.POLLIN}, {Fd: int32(n.bell), Events: unix.POLLIN}}
 		if _, err := unix.Ppoll(polled, nil, nil); err == nil && polled[1].Revents != 0 && polled[0].Revents == 0 {
-			var rung [8]byte
-			_, _ = unix.Read(n.bell, rung[:])
+			n.bell.hear()
 			return 0, nil
 		}
 	}
@@ -287,7 +286,7 @@ func (n *near) unfollow() {
 // free has its thread leave the program's CPU and stop waiting for requests, until it is its turn again. From then on it may run anywhere, and like others where we may say so. Pool.mu is held.
 func (n *near) free() {
 	if n.reads && !n.ended {
-		_, _ = unix.Write(n.bell, []byte{1, 0, 0, 0, 0, 0, 0, 0})
+		n.bell.ring()
 	}
 	tid := int(n.tid.Load())
 	if tid == 0 {
