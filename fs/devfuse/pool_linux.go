@@ -230,15 +230,20 @@ func (p *Pool) left(w *worker) {
 	delete(p.workers, w)
 }
 
-// Settle returns when every WRITE has been answered that the kernel had for us when it was called, read or not. nudge makes a request and waits for its answer: the kernel gives requests out
-// in order, so those before it have been read then. Whether a worker that seems to wait for a request sleeps, or has one and not said so yet, shows when it takes the
-// next: of those that sleep the kernel wakes the one that has slept for longest, so that takes no more nudges than there are workers. It must not be called from a request.
+// Settle returns when every WRITE has been answered that the kernel had for us when it was called, read or not. nudge makes a request and waits for its answer. It must not be called from a request.
+//
+// The kernel gives requests out in order. So once a nudge was answered, those that were there before it have been read; only whether a worker that seems to wait for a request does so, or has one and has not
+// said so yet, can't be seen. That shows when it takes the next: of those that sleep the kernel wakes the one that has slept for longest, so that takes no more nudges than there are workers.
+// What a worker had taken before the first nudge says nothing of that: it may have taken another one since, and then a WRITE.
 //
 // It tells how many requests were worked on meanwhile: if fewer than the kernel gives out of those that nobody waits for, it has kept none of these back.
 func (p *Pool) Settle(nudge func()) (requests uint64) {
 	p.mu.Lock()
 	before := p.total - uint64(p.working)
-	taken := make(map[*worker]uint64, len(p.workers))
+	p.mu.Unlock()
+	nudge()
+	p.mu.Lock()
+	taken := make(map[*worker]uint64, len(p.workers)) // who comes later has none of those requests
 	sleeping := 0
 	for w := range p.workers {
 		taken[w] = w.taken.Load()
@@ -248,15 +253,10 @@ func (p *Pool) Settle(nudge func()) (requests uint64) {
 	}
 	p.mu.Unlock()
 	var nudges sync.WaitGroup
-	for range max(sleeping, 1) { // at once, as to wake a worker takes a while
+	for range sleeping { // at once, as to wake a worker takes a while
 		nudges.Go(nudge)
 	}
 	nudges.Wait()
-	p.mu.Lock()
-	for w := range p.workers {
-		taken[w] += 0 // and those that came meanwhile
-	}
-	p.mu.Unlock()
 	for w, was := range taken {
 		for w.reading.Load() && w.taken.Load() == was && !p.isOver() {
 			nudge()

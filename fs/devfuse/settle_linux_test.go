@@ -51,6 +51,36 @@ func TestSettleWaitsForTheWritesThatThereAre(t *testing.T) {
 // last is the request after which no answers are read.
 const last = 9999
 
+// TestSettleKnowsNothingFromBeforeItsFirstNudge has a worker that seemed to wait for a request take one that was there, and then a WRITE that was there too. That it has the WRITE, it says only later.
+func TestSettleKnowsNothingFromBeforeItsFirstNudge(t *testing.T) {
+	w := &worker{}
+	p := &Pool{workers: map[*worker]struct{}{w: {}}}
+	w.reading.Store(true)
+	w.taken.Store(5)
+	var nudges atomic.Int32
+	var written atomic.Bool
+	var all sync.WaitGroup
+	p.Settle(func() {
+		switch nudges.Add(1) {
+		case 1:
+			w.taken.Add(1) // it has read both, and answered the first
+		case 3:
+			w.writing.Store(true)
+			w.taken.Add(1)
+			w.reading.Store(false)
+			all.Go(func() {
+				time.Sleep(20 * time.Millisecond)
+				written.Store(true)
+				w.writing.Store(false)
+			})
+		}
+	})
+	if !written.Load() {
+		t.Errorf("the write was not waited for, after %d nudges", nudges.Load())
+	}
+	all.Wait()
+}
+
 func TestSettleEndsWithTheConnection(t *testing.T) {
 	k := newKernel(t)
 	settled := make(chan struct{})
