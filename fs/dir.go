@@ -26,21 +26,25 @@ func (s *filesystem) OpenDir(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenO
 func (s *filesystem) ReleaseDir(*fuse.ReleaseIn) {}
 
 func (s *filesystem) ReadDir(_ <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntryList) fuse.Status {
-	return s.list(in, func(_ node, e *overlay.DirEntry) bool {
+	return s.list(in, func(l *listing, _ node, e *overlay.DirEntry) bool {
+		l.known = known{}
 		return out.AddDirEntry(fuse.DirEntry{Name: e.Name, Ino: e.Ino, Mode: e.Type, Off: e.Off})
 	})
 }
 
-// ReadDirPlus lists a directory and looks up each entry that fits into the reply.
+// ReadDirPlus lists a directory and looks up each entry that fits into the reply, unless the kernel was told of it just now.
 func (s *filesystem) ReadDirPlus(_ <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntryList) fuse.Status {
 	since := s.invalidated.Load()
 	var filled []*fuse.EntryOut
-	st := s.list(in, func(dir node, e *overlay.DirEntry) bool {
+	st := s.list(in, func(l *listing, dir node, e *overlay.DirEntry) bool {
 		entry := out.AddDirLookupEntry(fuse.DirEntry{Name: e.Name, Ino: e.Ino, Mode: e.Type, Off: e.Off})
 		if entry == nil {
 			return false
 		}
-		if e.Name != "." && e.Name != ".." && s.lookupInto(entry, dir, e.Name, since) {
+		if e.Name == "." || e.Name == ".." || l.known.next() && dir.vol.cache == forGood {
+			return true
+		}
+		if s.lookupInto(entry, dir, e.Name, since) {
 			filled = append(filled, entry)
 		}
 		return true
@@ -69,7 +73,7 @@ func (s *filesystem) lookupInto(entry *fuse.EntryOut, dir node, name string, sin
 }
 
 // list calls add for each entry from the request's cookie on, until it says that there is no more room.
-func (s *filesystem) list(in *fuse.ReadIn, add func(dir node, e *overlay.DirEntry) bool) fuse.Status {
+func (s *filesystem) list(in *fuse.ReadIn, add func(l *listing, dir node, e *overlay.DirEntry) bool) fuse.Status {
 	n, st := s.node(in.NodeId)
 	if !st.Ok() {
 		return st
@@ -79,6 +83,7 @@ func (s *filesystem) list(in *fuse.ReadIn, add func(dir node, e *overlay.DirEntr
 	if err != nil {
 		return status(err)
 	}
+	l.known.seek(in.Offset, s.invalidated.Load())
 	off := in.Offset
 	for {
 		e, ok, err := l.next(off)
@@ -93,12 +98,13 @@ func (s *filesystem) list(in *fuse.ReadIn, add func(dir node, e *overlay.DirEntr
 			off = e.Off
 			continue
 		}
-		if !add(n, &e) {
+		if !add(l, n, &e) {
 			l.giveBack(e, off)
 			break
 		}
 		off = e.Off
 	}
+	l.known.at = off
 	if off == in.Offset || n.vol.gone() { // nobody goes on from here
 		l.Release()
 	} else {

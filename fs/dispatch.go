@@ -32,6 +32,7 @@ const (
 	opcodeInit      = 26
 	opcodeCreate    = 35
 	opcodeInterrupt = 36
+	opcodeListPlus  = 44
 	opcodeCopyRange = 47
 	opcodeStatx     = 52
 )
@@ -99,6 +100,14 @@ func (d *dispatcher) handle(in, out [][]byte) (n int, st fuse.Status) {
 	case opcodeRead:
 		if in := headerOf[fuse.ReadIn](request); in != nil && len(answer) >= sizeOfOutHeader+int(in.Size) {
 			return d.read(in, answer)
+		}
+	case opcodeListPlus:
+		if in := headerOf[fuse.ReadIn](request); in != nil && len(answer) >= sizeOfOutHeader+int(in.Size) {
+			list := fuse.NewDirEntryList(answer[sizeOfOutHeader:sizeOfOutHeader+int(in.Size)], in.Offset)
+			if st = d.fs.ReadDirPlus(nil, in, list); !st.Ok() {
+				return 0, st
+			}
+			return answerOf(answer, h, len(list.Bytes())), fuse.OK
 		}
 	case opcodeWrite:
 		if in := headerOf[fuse.WriteIn](request); in != nil && len(request) == int(unsafe.Sizeof(*in))+int(in.Size) {

@@ -86,6 +86,19 @@ func (r *recorder) Read(_ <-chan struct{}, in *fuse.ReadIn, room []byte) (fuse.R
 	return fuse.ReadResultData(data), r.ask("read", *in)
 }
 
+func (r *recorder) ReadDirPlus(_ <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntryList) fuse.Status {
+	for i := range int(r.fill) { // not all of them may fit
+		entry := out.AddDirLookupEntry(fuse.DirEntry{Name: fmt.Sprint("file", i*i), Ino: uint64(i), Mode: uint32(r.fill) << 12, Off: in.Offset + uint64(i)})
+		if entry == nil {
+			break
+		}
+		if i%3 > 0 {
+			fillIn(r, entry)
+		}
+	}
+	return r.ask("readdirplus", *in)
+}
+
 func (r *recorder) Write(_ <-chan struct{}, in *fuse.WriteIn, data []byte) (uint32, fuse.Status) {
 	return uint32(r.fill), r.ask("write", *in, bytes.Clone(data))
 }
@@ -146,6 +159,8 @@ func someRequests(random *rand.Rand) [][]byte {
 		encode(opcodeRmdir, h, name),
 		encode(opcodeRead, fuse.ReadIn{InHeader: h, Offset: random.Uint64(), Size: size}, ""),
 		encode(opcodeRead, fuse.ReadIn{InHeader: h, Size: 0}, ""),
+		encode(opcodeListPlus, fuse.ReadIn{InHeader: h, Offset: random.Uint64(), Size: random.Uint32N(3000)}, ""),
+		encode(opcodeListPlus, fuse.ReadIn{InHeader: h, Size: 0}, ""),
 		encode(opcodeWrite, fuse.WriteIn{InHeader: h, Offset: random.Uint64(), Size: uint32(len(data))}, data),
 		encode(opcodeWrite, fuse.WriteIn{InHeader: h}, ""),
 		encode(opcodeCopyRange, fuse.CopyFileRangeIn{InHeader: h, FhIn: random.Uint64(), Len: random.Uint64()}, ""),

@@ -3,6 +3,7 @@ package fs
 import (
 	"container/list"
 	"sync"
+	"time"
 
 	"github.com/hyperfs/hyperfs/overlay"
 )
@@ -15,6 +16,43 @@ type listing struct {
 	unread overlay.DirEntry // one that was read and did not fit
 	at     uint64           // its cookie
 	has    bool             // there is one
+
+	known known
+}
+
+// known is how many entries of a listing, from its start, the kernel was told of just now together with what they are. Some programs read a directory twice: rm
+// looks first whether there is anything in it.
+type known struct {
+	entries int
+	read    int       // how many were read since the start
+	at      uint64    // the cookie of the next one
+	when    time.Time // it was told of the first one
+	since   uint64    // filesystem.invalidated then
+}
+
+// knownLong is how long the kernel can be expected to keep what it was told of the entries of a directory. It may forget them at any time, and asks for each then.
+const knownLong = time.Second
+
+// seek says that the listing is read from a cookie on.
+func (k *known) seek(off, invalidated uint64) {
+	switch {
+	case off == 0 && k.since == invalidated && time.Since(k.when) < knownLong:
+		k.read = 0
+	case off == 0:
+		*k = known{when: time.Now(), since: invalidated}
+	case off != k.at:
+		*k = known{}
+	}
+}
+
+// next says that the kernel is told of the next entry, and reports whether it knows what that is.
+func (k *known) next() bool {
+	k.read++
+	if k.read <= k.entries {
+		return true
+	}
+	k.entries = k.read
+	return false
 }
 
 // next gives the entry at a cookie, as Dir.Next does.

@@ -1,12 +1,16 @@
 package fs
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"sync"
 	"syscall"
 	"testing"
+	"time"
+	"unsafe"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"github.com/hyperfs/hyperfs/internal/errs"
@@ -123,6 +127,89 @@ func TestListingsAreBoundedAndDropped(t *testing.T) {
 	if ls.lru.Len() != 0 {
 		t.Fatal("drain has left something")
 	}
+}
+
+// TestWhatWasJustListedIsNotLookedUpAgain reads the start of a directory once more, as rm does.
+func TestWhatWasJustListedIsNotLookedUpAgain(t *testing.T) {
+	tree := openTree(t)
+	s := newFilesystem(tree, Options{InPlace: true}, slog.New(slog.DiscardHandler))
+	t.Cleanup(s.OnUnmount)
+	const files = 10
+	for i := range files {
+		if _, _, err := tree.Mkdir(tree.Root(), fmt.Sprint(i), 0o755, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// list reads from a cookie on, as much as fits into a reply. It gives how many entries the kernel is told of, and looks up.
+	list := func(from uint64, size int) (known, told int, next uint64) {
+		t.Helper()
+		out := fuse.NewDirEntryList(make([]byte, size), from)
+		if st := s.ReadDirPlus(nil, &fuse.ReadIn{InHeader: fuse.InHeader{NodeId: fuse.FUSE_ROOT_ID}, Offset: from, Size: uint32(size)}, out); !st.Ok() {
+			t.Fatal(st)
+		}
+		for _, e := range plusEntries(out.Bytes()) {
+			switch {
+			case e.name == "." || e.name == "..":
+			case e.node == 0:
+				known++
+			default:
+				told++
+			}
+		}
+		return known, told, out.Offset
+	}
+	want := func(what string, known, told, wantKnown, wantTold int) {
+		t.Helper()
+		if known != wantKnown || told != wantTold {
+			t.Errorf("%s: %d entries are known and %d are told of, want %d and %d", what, known, told, wantKnown, wantTold)
+		}
+	}
+	const all, half = 8 << 10, 1 << 10
+	known, first, next := list(0, half)
+	if first == 0 || first == files {
+		t.Fatalf("%d entries are in the first reply", first)
+	}
+	want("at first", known, first, 0, first)
+	known, told, _ := list(0, all)
+	want("again, and further", known, told, first, files-first)
+	known, told, _ = list(0, all)
+	want("all of it again", known, told, files, 0)
+	known, told, _ = list(next, all)
+	want("from the middle", known, told, 0, files-first)
+	known, told, _ = list(0, all)
+	want("from the start after that", known, told, 0, files)
+	s.listings.invalidate(tree.Root())
+	known, told, _ = list(0, all)
+	want("after an invalidation", known, told, 0, files)
+	s.invalidated.Add(1)
+	known, told, _ = list(0, all)
+	want("after one of something else", known, told, 0, files)
+	s.listings.lru.Front().Value.(*listing).known.when = time.Now().Add(-2 * knownLong)
+	known, told, end := list(0, all)
+	want("after a while", known, told, 0, files)
+	if known, told, _ = list(end, all); known+told != 0 || s.listings.lru.Len() != 0 {
+		t.Errorf("%d entries are behind the end, and %d listings are kept", known+told, s.listings.lru.Len())
+	}
+	known, told, _ = list(0, all)
+	want("after the end", known, told, 0, files)
+}
+
+// plusEntry is an entry of a READDIRPLUS reply.
+type plusEntry struct {
+	node uint64
+	name string
+}
+
+// plusEntries takes a reply apart: see struct fuse_direntplus in linux/fuse.h.
+func plusEntries(b []byte) (all []plusEntry) {
+	const attributes = int(unsafe.Sizeof(fuse.EntryOut{}))
+	for len(b) > 0 {
+		size := int(binary.NativeEndian.Uint32(b[attributes+16:]))
+		name := b[attributes+24:][:size]
+		all = append(all, plusEntry{binary.NativeEndian.Uint64(b), string(name)})
+		b = b[(attributes+24+size+7)&^7:]
+	}
+	return all
 }
 
 func TestErrnosReachTheKernelUnchanged(t *testing.T) {

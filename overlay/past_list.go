@@ -69,16 +69,17 @@ func (s *state) eachLive(q *search, dir checkpoint.ID, fn func(e DirEntry, id ch
 			return err
 		}
 		defer unix.Close(fd)
-		buf := make([]byte, direntBuffer)
+		room := direntRooms.Get().(*direntRoom)
+		defer direntRooms.Put(room)
 		for {
-			n, err := unix.Getdents(fd, buf)
+			n, err := unix.Getdents(fd, room[:])
 			if err == unix.ENOENT { // the directory was removed
 				return nil
 			}
 			if err != nil || n == 0 {
 				return err
 			}
-			eachDirent(buf[:n], func(raw rawDirent) bool {
+			eachDirent(room[:n], func(raw rawDirent) bool {
 				err = s.liveEntry(d.fd, dir, raw, fn)
 				return err == nil
 			})

@@ -23,13 +23,18 @@ type DirHandle struct {
 	node *Node
 	fd   int
 
-	mu  sync.Mutex // guards what follows
-	buf []byte     // entries that getdents gave
-	pos int        // of the next one in buf
-	at  uint64     // its cookie
+	mu    sync.Mutex // guards what follows
+	room  *direntRoom
+	buf   []byte // entries that getdents gave, in room
+	pos   int    // of the next one in buf
+	at    uint64 // its cookie
+	ended bool   // there is none at at
 }
 
-const direntBuffer = 32 << 10
+// direntRoom is what getdents writes to. Directories are listed by the thousand, and few of them at the same time.
+type direntRoom [32 << 10]byte
+
+var direntRooms = sync.Pool{New: func() any { return new(direntRoom) }}
 
 // OpenDir opens a directory.
 func (t *Tree) OpenDir(n *Node) (*DirHandle, error) {
@@ -55,8 +60,16 @@ func (d *DirHandle) Node() *Node { return d.node }
 // Release closes the handle.
 func (d *DirHandle) Release() {
 	_ = unix.Close(d.fd)
+	d.giveRoomBack()
 	d.t.handleCount.Add(-1)
 	d.t.unpin(d.node)
+}
+
+func (d *DirHandle) giveRoomBack() {
+	if d.room != nil {
+		direntRooms.Put(d.room)
+	}
+	d.room, d.buf, d.pos = nil, nil, 0
 }
 
 // Fsync makes the directory durable.
@@ -72,15 +85,15 @@ func (d *DirHandle) Fsync(datasync bool) error {
 func (d *DirHandle) Next(off uint64) (e DirEntry, ok bool, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if off != d.at || off == 0 {
+	if off != d.at || off == 0 && d.room != nil {
 		if _, err := unix.Seek(d.fd, int64(off), unix.SEEK_SET); err != nil {
 			return e, false, err
 		}
-		d.buf, d.pos, d.at = d.buf[:0], 0, off
+		d.buf, d.pos, d.at, d.ended = d.buf[:0], 0, off, false
 	}
 	for {
 		if d.pos == len(d.buf) {
-			if err := d.fill(); err != nil || len(d.buf) == 0 {
+			if err := d.fill(); err != nil || d.ended {
 				return e, false, err
 			}
 		}
@@ -94,15 +107,19 @@ func (d *DirHandle) Next(off uint64) (e DirEntry, ok bool, err error) {
 	}
 }
 
+// fill reads the next entries, or finds that there are none.
 func (d *DirHandle) fill() error {
-	if cap(d.buf) == 0 {
-		d.buf = make([]byte, direntBuffer)
+	if d.ended {
+		return nil
 	}
-	n, err := unix.Getdents(d.fd, d.buf[:cap(d.buf)])
+	if d.room == nil {
+		d.room = direntRooms.Get().(*direntRoom)
+	}
+	n, err := unix.Getdents(d.fd, d.room[:])
 	if err == unix.ENOENT { // the directory was removed
 		n, err = 0, nil
 	}
-	d.buf, d.pos = d.buf[:max(n, 0)], 0
+	d.buf, d.pos, d.ended = d.room[:max(n, 0)], 0, n == 0
 	return err
 }
 
