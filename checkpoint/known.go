@@ -6,17 +6,21 @@ import (
 	"sync"
 )
 
-// knownMax is how many keys are remembered, at most.
-const knownMax = 1 << 18
+// Limits of what is remembered, in keys.
+const (
+	knownMax  = 1 << 18
+	locsAtMax = 1 << 14 // with more of them in a store that is opened, they are not read for that
+)
 
-// knownKeys remembers which records the current epoch has, by hashes of their keys: so what is asked before every first change,
-// whether there is a record already, mostly needs no look into the database. An equal hash of another key costs that look.
+// knownKeys remembers which records the current epoch has, and of which inodes it is known where they are, by hashes of their keys: so what is asked before every first change,
+// whether there is a record already, mostly needs no look into the database. An equal hash of another key costs that look, and so does what is no more there.
 type knownKeys struct {
 	seed maphash.Seed
 
 	mu    sync.RWMutex // guards what follows
 	epoch Epoch        // 0 means that nothing is known
 	keys  map[uint64]struct{}
+	locs  map[uint64]struct{} // nil means that nothing is known
 }
 
 // BeginEpoch says that an epoch begins now that has no record yet. Nobody may write a record meanwhile.
@@ -50,8 +54,29 @@ func recordOf(key []byte) (e Epoch, part []byte, ok bool) {
 	return 0, nil, false
 }
 
+// loadLocs reads which inodes have a location, unless there are too many. Nobody may write one meanwhile.
+func (s *Store) loadLocs() error {
+	locs := map[uint64]struct{}{}
+	err := s.View(func(tx *Tx) error {
+		return tx.eachUntil([]byte{keyLoc}, nil, func(key, _ []byte) (bool, error) {
+			locs[maphash.Bytes(s.known.seed, key)] = struct{}{}
+			return len(locs) > locsAtMax, nil
+		})
+	})
+	if err == nil && len(locs) <= locsAtMax {
+		s.known.mu.Lock()
+		defer s.known.mu.Unlock()
+		s.known.locs = locs
+	}
+	return err
+}
+
 // note remembers a key that is about to be written.
 func (k *knownKeys) note(key []byte) {
+	if key[0] == keyLoc {
+		k.noteLoc(key)
+		return
+	}
 	e, part, ok := recordOf(key)
 	if !ok {
 		return
@@ -67,8 +92,23 @@ func (k *knownKeys) note(key []byte) {
 	}
 }
 
+func (k *knownKeys) noteLoc(key []byte) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.locs == nil {
+		return
+	}
+	k.locs[maphash.Bytes(k.seed, key)] = struct{}{}
+	if len(k.locs) > knownMax {
+		k.locs = nil
+	}
+}
+
 // absent reports whether it is known that there is no such record.
 func (k *knownKeys) absent(key []byte) bool {
+	if key[0] == keyLoc {
+		return k.lacksLoc(key)
+	}
 	e, part, ok := recordOf(key)
 	if !ok {
 		return false
@@ -79,5 +119,15 @@ func (k *knownKeys) absent(key []byte) bool {
 		return false
 	}
 	_, maybe := k.keys[maphash.Bytes(k.seed, part)]
+	return !maybe
+}
+
+func (k *knownKeys) lacksLoc(key []byte) bool {
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	if k.locs == nil {
+		return false
+	}
+	_, maybe := k.locs[maphash.Bytes(k.seed, key)]
 	return !maybe
 }

@@ -53,8 +53,9 @@ type writeSet struct {
 	bytes   int
 }
 
-func newWriteSet(j *journal) *writeSet {
-	return &writeSet{journal: j, writes: make(map[string]write, 128), reverse: map[string]int{}}
+// newWriteSet makes a set with room for some keys, of the index by inode among them: it need not grow then, which takes long for whoever adds to it just then.
+func newWriteSet(j *journal, keys, reverse int) *writeSet {
+	return &writeSet{journal: j, writes: make(map[string]write, max(keys, 128)), reverse: make(map[string]int, reverse)}
 }
 
 // add takes a write. A key of the index by inode is never deleted by way of here.
@@ -93,7 +94,7 @@ func openPending(db *badger.DB, dir string, sp *space, log *slog.Logger) (*pendi
 	if err := p.replay(js[:], log); err != nil {
 		return nil, errors.Join(err, js[0].f.Close(), js[1].f.Close())
 	}
-	p.active, p.spare = newWriteSet(js[0]), js[1]
+	p.active, p.spare = newWriteSet(js[0], 0, 0), js[1]
 	p.stopped.Add(1)
 	go p.run()
 	return p, nil
@@ -125,7 +126,7 @@ func (p *pending) left(js []*journal, log *slog.Logger) (*writeSet, error) {
 	if p.given, err = givenTo(p.db); err != nil {
 		return nil, err
 	}
-	set := newWriteSet(nil)
+	set := newWriteSet(nil, 0, 0)
 	var lost error
 	sameRun := true
 	held := map[*journal][]write{}
@@ -343,12 +344,16 @@ func (p *pending) settleIfRoom() error {
 	return nil
 }
 
-// turn has commits go to the other journal, unless that is in use, and gives the set that the database is to have.
+// turn has commits go to the other journal, unless that is in use, and gives the set that the database is to have. The caller holds flush.
 func (p *pending) turn() *writeSet {
+	p.mu.RLock()
+	journal, keys, reverse := p.spare, len(p.active.writes), len(p.active.reverse)
+	p.mu.RUnlock()
+	next := newWriteSet(journal, keys, reverse) // nobody waits meanwhile, and it may soon hold as much
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.flushing == nil && len(p.active.writes) > 0 {
-		p.flushing, p.active, p.spare = p.active, newWriteSet(p.spare), nil
+		p.flushing, p.active, p.spare = p.active, next, nil
 	}
 	return p.flushing
 }

@@ -209,6 +209,55 @@ func TestWhatIsPendingIsSeenByEverybody(t *testing.T) {
 	}
 }
 
+// TestLocationsAreKnownWithoutTheDatabase asks for some that are there, and for one that is not, in a store and when it is opened anew.
+func TestLocationsAreKnownWithoutTheDatabase(t *testing.T) {
+	for _, count := range []int{100, locsAtMax + 1} {
+		dir := t.TempDir()
+		s, err := Open(dir, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := s.NewBatch()
+		for i := range count - 1 {
+			if err := b.PutLoc(ID{Ino: uint64(i + 1)}, Loc{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := b.Flush(); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Update(func(tx *Tx) error { return tx.PutLoc(ID{Ino: uint64(count)}, Loc{}) }); err != nil {
+			t.Fatal(err)
+		}
+		look := func(s *Store, ino uint64, want, looks bool) {
+			t.Helper()
+			err := s.Get(func(tx *Tx) error {
+				has, err := tx.HasLoc(ID{Ino: ino})
+				if has != want || (tx.reading != nil) != looks {
+					t.Errorf("of %d, the location of inode %d is there: %t; the database was asked: %t", count, ino, has, tx.reading != nil)
+				}
+				return err
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		look(s, uint64(count)+1, false, false)
+		look(s, 1, true, true)
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		s = reopened(t, dir)
+		look(s, uint64(count)+1, false, count > locsAtMax)
+		look(s, 1, true, true)
+		look(s, uint64(count), true, true)
+		if n, err := s.SweepLocs(func(ID) bool { return false }); n != count || err != nil {
+			t.Fatal(n, err)
+		}
+		look(s, 1, false, true) // it may be there, for all that is remembered
+	}
+}
+
 // TestACommitIsSeenWhileTheDatabaseGetsIt has transactions begin before, while and after what they look for is moved.
 func TestACommitIsSeenWhileTheDatabaseGetsIt(t *testing.T) {
 	s := reopened(t, t.TempDir())

@@ -125,7 +125,7 @@ func (s *Store) open(o Options) error {
 	if err != nil {
 		return errors.Join(errs.New(errs.Integrity, "open store", "", "what was committed last can't be read: %w", err), db.Close(), s.space.close())
 	}
-	if err := s.loadAliases(); err != nil {
+	if err := cmp.Or(s.loadAliases(), s.loadLocs()); err != nil {
 		if s.pending != nil {
 			err = errors.Join(err, s.pending.close())
 		}
