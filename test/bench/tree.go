@@ -9,16 +9,28 @@ import (
 )
 
 // makeTree writes files of about size bytes into directories of 100 each. The same arguments always give the same tree.
-func makeTree(dir string, files, size int) error {
+func makeTree(dir string, files, size int) error { return writeTree(dir, texts(files, size)) }
+
+// texts are what makeTree writes.
+func texts(files, size int) [][]byte {
 	r := rand.New(rand.NewPCG(1, uint64(files)))
-	for i := range files {
+	all := make([][]byte, files)
+	for i := range all {
+		all[i] = words(r, size/2+r.IntN(size))
+	}
+	return all
+}
+
+// writeTree is makeTree with texts that are there already, where making them is not to be measured.
+func writeTree(dir string, texts [][]byte) error {
+	for i, text := range texts {
 		path := filepath.Join(dir, treePath(i))
 		if i%100 == 0 {
 			if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 				return err
 			}
 		}
-		if err := os.WriteFile(path, words(r, size/2+r.IntN(size)), 0o644); err != nil {
+		if err := os.WriteFile(path, text, 0o644); err != nil {
 			return err
 		}
 	}

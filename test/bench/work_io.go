@@ -9,21 +9,23 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 )
 
 // smallFileGroup opens and creates small files one by one.
 func (b *bench) smallFileGroup() group {
 	files := b.scale(10_000)
+	texts := sync.OnceValue(func() [][]byte { return texts(files, 1000) })
 	return group{
 		name:    "small",
-		prepare: func(_ context.Context, dir string) error { return makeTree(dir, files, 1000) },
+		prepare: func(_ context.Context, dir string) error { return writeTree(dir, texts()) },
 		workloads: []workload{
 			{name: fmt.Sprintf("open, close %d files", files), warm: true,
 				run: func(_ context.Context, dir string) error { return openAll(dir, files) }},
 			{name: fmt.Sprintf("create, write, close %d files", files), each: files, before: removeDir("new"),
-				run: func(_ context.Context, dir string) error { return makeTree(filepath.Join(dir, "new"), files, 1000) }},
+				run: func(_ context.Context, dir string) error { return writeTree(filepath.Join(dir, "new"), texts()) }},
 			{name: fmt.Sprintf("rewrite %d old files", files),
-				run: func(_ context.Context, dir string) error { return makeTree(dir, files, 1000) }},
+				run: func(_ context.Context, dir string) error { return writeTree(dir, texts()) }},
 		},
 	}
 }
