@@ -103,9 +103,11 @@ func merge(s *Server, ctx context.Context, c *call, o *overlay.MergeOptions) (r 
 		return r, errs.New(Usage, "merge", "on_conflict", "%q is no policy", o.OnConflict).WithHint("reject, ours, theirs or merge")
 	}
 	if !o.DryRun {
-		if err := s.free(ctx, c.id); err != nil {
+		release, err := s.hold(ctx, c.id)
+		if err != nil {
 			return r, err
 		}
+		defer release()
 	}
 	res, err := b.Merge(ctx, c.id, *o)
 	var e *Error
@@ -115,12 +117,18 @@ func merge(s *Server, ctx context.Context, c *call, o *overlay.MergeOptions) (r 
 	return NewMergeReply(res), err
 }
 
-// free reports whether neither an attempt nor a turn is under way in a branch: half of what it does would be merged, also where it fails.
-func (s *Server) free(ctx context.Context, branch string) error {
-	if err := s.attempts.Free(branch); err != nil || s.turns == nil {
-		return err
+// hold has neither an attempt nor a turn begin in a branch until release. None may be under way either: half of what it does would be merged, also where it fails.
+func (s *Server) hold(ctx context.Context, branch string) (release func(), err error) {
+	attempts, err := s.attempts.Hold(branch)
+	if err != nil || s.turns == nil {
+		return attempts, err
 	}
-	return s.turns.Free(ctx, branch)
+	turns, err := s.turns.Hold(ctx, branch)
+	if err != nil {
+		attempts()
+		return nil, err
+	}
+	return func() { turns(); attempts() }, nil
 }
 
 // NewMergeReply gives m's wire form.

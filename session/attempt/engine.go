@@ -9,6 +9,7 @@ import (
 
 	"github.com/hyperfs/hyperfs/checkpoint"
 	"github.com/hyperfs/hyperfs/internal/errs"
+	"github.com/hyperfs/hyperfs/internal/hold"
 	"github.com/hyperfs/hyperfs/internal/owner"
 	"github.com/hyperfs/hyperfs/overlay"
 )
@@ -41,6 +42,7 @@ type Engine struct {
 
 	mu      sync.Mutex        // guards what follows, and what the entries hold
 	under   map[string]*entry // by where they work
+	held    hold.Set          // where none may begin
 	refused []string          // IDs that must not begin any more: see Abandon; the last is the newest
 }
 
@@ -61,14 +63,11 @@ func New(w Workspace) *Engine {
 	return &Engine{w: w, under: map[string]*entry{}}
 }
 
-// Begin makes a checkpoint and lets an attempt be under way. Errors: ATTEMPT_IN_PROGRESS with the ID of the one that is in the way, at once; NOT_FOUND and
+// Begin makes a checkpoint and lets an attempt be under way. Where somebody holds a branch, it waits. Errors: ATTEMPT_IN_PROGRESS with the ID of the one that is in the way, at once; NOT_FOUND and
 // DISPOSED for a parent that can't be one; DISPOSED for a branch that was merged or dropped; USAGE for an owner that is not there; and those of Snapshot.
 func (e *Engine) Begin(ctx context.Context, o Options) (Attempt, error) {
-	a, o, err := e.prepare(o)
+	a, o, err := e.begin(ctx, o)
 	if err != nil {
-		return Attempt{}, err
-	}
-	if err := e.claim(a); err != nil {
 		return Attempt{}, err
 	}
 	c, err := e.w.Snapshot(ctx, overlay.SnapshotOptions{
@@ -85,6 +84,25 @@ func (e *Engine) Begin(ctx context.Context, o Options) (Attempt, error) {
 	a.Checkpoint = c
 	e.w.Announce(overlay.Event{Type: EventBegun, Time: time.Now(), Checkpoint: a.ID, Data: a.Attempt})
 	return a.Attempt, nil
+}
+
+// begin makes the entry of an attempt, which keeps others out of where it works, and completes the options.
+func (e *Engine) begin(ctx context.Context, o Options) (*entry, Options, error) {
+	for {
+		a, completed, err := e.prepare(o)
+		if err != nil {
+			return nil, o, err
+		}
+		held, err := e.claim(a)
+		if held == nil {
+			return a, completed, err
+		}
+		select {
+		case <-held: // by a merge, after which the branch may be no more
+		case <-ctx.Done():
+			return nil, o, ctx.Err()
+		}
+	}
 }
 
 // prepare checks the options, and completes them with what the parent says.
@@ -128,33 +146,42 @@ func (e *Engine) line(branch string) (string, error) {
 	}
 }
 
-// claim makes a the attempt where it works.
-func (e *Engine) claim(a *entry) error {
+// claim makes a the attempt where it works, unless held gives what is closed when it can be tried again.
+func (e *Engine) claim(a *entry) (held <-chan struct{}, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if slices.Contains(e.refused, a.ID) {
-		return errs.New(errs.Disposed, op, a.ID, "it was abandoned before it began")
+		return nil, errs.New(errs.Disposed, op, a.ID, "it was abandoned before it began")
+	}
+	if held := e.held.Held(a.WorksIn); held != nil {
+		return held, nil
 	}
 	if other := e.under[a.WorksIn]; other != nil && !e.lapsed(other) {
-		return inProgress(other)
+		return nil, inProgress(other)
 	} else if other != nil {
 		e.drop(other, Abandoned)
 	}
 	if e.named(a.ID) != nil {
-		return errs.New(errs.Usage, op, a.ID, "another attempt has this ID")
+		return nil, errs.New(errs.Usage, op, a.ID, "another attempt has this ID")
 	}
 	e.under[a.WorksIn] = a
-	return nil
+	return nil, nil
 }
 
-// Free reports whether no attempt is under way in a branch. Else it is ATTEMPT_IN_PROGRESS with its ID: what it has changed so far may be taken back still.
-func (e *Engine) Free(branch string) error {
+// Hold has no attempt begin in a branch until release, which is to be called once: whoever wants to waits. ATTEMPT_IN_PROGRESS with its ID says which one is under way: what it has changed
+// so far may be taken back still.
+func (e *Engine) Hold(branch string) (release func(), err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if a := e.under[branch]; a != nil && !e.lapsed(a) {
-		return inProgress(a)
+		return nil, inProgress(a)
 	}
-	return nil
+	e.held.Hold(branch)
+	return func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.held.Release(branch)
+	}, nil
 }
 
 func inProgress(other *entry) error {

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -336,4 +337,84 @@ func TestSubscribersHearOfAttempts(t *testing.T) {
 			t.Fatalf("no %s", want)
 		}
 	}
+}
+
+func TestNoneBeginsWhereABranchIsHeld(t *testing.T) {
+	w := open(t)
+	release, err := w.Hold(overlay.MainBranch)
+	must(t, err)
+	again, err := w.Hold(overlay.MainBranch)
+	must(t, err)
+	short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+	defer cancel()
+	if _, err := w.Begin(short, attempt.Options{}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("an attempt that nobody waits for any more: %v", err)
+	}
+	begun := make(chan attempt.Attempt)
+	go func() {
+		a, err := w.Begin(ctx, attempt.Options{})
+		if err != nil {
+			t.Error(err)
+		}
+		begun <- a
+	}()
+	release()
+	select {
+	case a := <-begun:
+		t.Fatalf("%s begins while it is held", a.ID)
+	case <-time.After(20 * time.Millisecond):
+	}
+	again()
+	a := <-begun
+	if _, err := w.Hold(overlay.MainBranch); err == nil {
+		t.Error("it can be held while an attempt is under way")
+	} else {
+		wantCode(t, err, errs.AttemptInProgress, a.ID)
+	}
+	_, err = w.End(ctx, a.ID, attempt.EndOptions{Outcome: attempt.Success})
+	must(t, err)
+	release, err = w.Hold(overlay.MainBranch)
+	must(t, err)
+	release()
+}
+
+// TestAttemptsAndHoldsExcludeEachOther has many of both at once.
+func TestAttemptsAndHoldsExcludeEachOther(t *testing.T) {
+	w := open(t)
+	var held, under atomic.Int32
+	var all sync.WaitGroup
+	check := func() {
+		if held.Load() > 0 && under.Load() > 0 {
+			t.Error("an attempt is under way where it is held")
+		}
+	}
+	for range 4 {
+		all.Go(func() {
+			for range 20 {
+				a, err := w.Begin(ctx, attempt.Options{})
+				if errs.CodeOf(err) == errs.AttemptInProgress {
+					continue
+				}
+				must(t, err)
+				under.Add(1)
+				check()
+				under.Add(-1)
+				_, err = w.Abandon(ctx, a.ID)
+				must(t, err)
+			}
+		})
+		all.Go(func() {
+			for range 200 {
+				release, err := w.Hold(overlay.MainBranch)
+				if err != nil {
+					continue
+				}
+				held.Add(1)
+				check()
+				held.Add(-1)
+				release()
+			}
+		})
+	}
+	all.Wait()
 }

@@ -20,7 +20,7 @@ import (
 // idPrefix is what IDs of checkpoints begin with; a ULID follows.
 const idPrefix = "ckpt_"
 
-// Begin lets a turn be under way. Errors: ATTEMPT_IN_PROGRESS with the ID of the one that is in the way, at once; NOT_FOUND for a turn or a branch that there is none of;
+// Begin lets a turn be under way. Where somebody holds a branch, it waits. Errors: ATTEMPT_IN_PROGRESS with the ID of the one that is in the way, at once; NOT_FOUND for a turn or a branch that there is none of;
 // DISPOSED for a turn that can't be resumed, or not with its files, and for a branch that was merged or dropped; USAGE; INTEGRITY where it can't be known what
 // the conversation goes on from; and those of Snapshot, Rollback and Fork.
 func (e *Engine) Begin(ctx context.Context, o BeginOptions) (Begun, error) {
@@ -99,6 +99,15 @@ func (e *Engine) claim(ctx context.Context, o *BeginOptions, own owner.Process) 
 			e.mu.Unlock()
 			return nil, nil, settled, err
 		}
+		if held := e.held.Held(t.WorksIn); held != nil {
+			e.mu.Unlock()
+			select {
+			case <-held: // by a merge, after which the branch may be no more
+				continue
+			case <-ctx.Done():
+				return nil, nil, settled, ctx.Err()
+			}
+		}
 		other := e.busy[t.WorksIn]
 		if other == nil {
 			t.PID, t.PIDStart = o.PID, own.Start
@@ -132,18 +141,23 @@ func (e *Engine) pass(ctx context.Context, other *entry) (*Turn, error) {
 	return e.interrupt(context.WithoutCancel(ctx), other)
 }
 
-// Free reports whether no turn is under way in a branch. One whose owner is gone is ended for that, and its files are back; any other is ATTEMPT_IN_PROGRESS with its ID: what
-// it has changed so far may be taken back still.
-func (e *Engine) Free(ctx context.Context, branch string) error {
+// Hold has no turn begin in a branch until release, which is to be called once: whoever wants to waits. One whose owner is gone is ended for that, and its files are back; any other
+// is ATTEMPT_IN_PROGRESS with its ID: what it has changed so far may be taken back still.
+func (e *Engine) Hold(ctx context.Context, branch string) (release func(), err error) {
 	for {
 		e.mu.Lock()
 		t := e.busy[branch]
 		if t == nil {
+			e.held.Hold(branch)
 			e.mu.Unlock()
-			return nil
+			return func() {
+				e.mu.Lock()
+				defer e.mu.Unlock()
+				e.held.Release(branch)
+			}, nil
 		}
 		if _, err := e.pass(ctx, t); err != nil {
-			return err
+			return nil, err
 		}
 	}
 }

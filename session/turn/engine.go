@@ -11,6 +11,7 @@ import (
 
 	"github.com/hyperfs/hyperfs/checkpoint"
 	"github.com/hyperfs/hyperfs/internal/errs"
+	"github.com/hyperfs/hyperfs/internal/hold"
 	"github.com/hyperfs/hyperfs/internal/owner"
 	"github.com/hyperfs/hyperfs/overlay"
 )
@@ -52,6 +53,7 @@ type Engine struct {
 	byID    map[string]*entry
 	list    []*entry          // in the order in which they began
 	busy    map[string]*entry // by where they work: those that are to begin, are pending, or are not settled
+	held    hold.Set          // where none may begin
 	served  []string          // checkpoints that completed turns began with: see tidy
 	refused []string          // IDs that must not begin any more: see Abort; the last is the newest
 	damaged []checkpoint.Damaged

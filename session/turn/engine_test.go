@@ -3,6 +3,7 @@
 package turn_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -235,6 +236,44 @@ func TestOneTurnAtATimeInEachLine(t *testing.T) {
 	}
 	_, err = h.Begin(ctx, turn.BeginOptions{Branch: "fix"})
 	wantCode(t, err, errs.AttemptInProgress, f.ID)
+}
+
+// TestNoTurnBeginsInABranchThatIsBeingMerged has one wait, which then finds that there is no such branch any more.
+func TestNoTurnBeginsInABranchThatIsBeingMerged(t *testing.T) {
+	h := open(t)
+	one := h.run(turn.BeginOptions{Conversation: "c"}, "1")
+	h.run(turn.BeginOptions{From: one.ID, Fork: "fix", Conversation: "d"}, "fork")
+	release, err := h.Hold(ctx, "fix")
+	must(t, err)
+	short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+	defer cancel()
+	if _, err := h.Begin(short, turn.BeginOptions{Branch: "fix"}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a turn that nobody waits for any more: %v", err)
+	}
+	h.run(turn.BeginOptions{Conversation: "c"}, "2") // elsewhere they begin
+	waiting := make(chan error)
+	go func() {
+		_, err := h.Begin(ctx, turn.BeginOptions{Branch: "fix"})
+		waiting <- err
+	}()
+	select {
+	case err := <-waiting:
+		t.Fatalf("it does not wait: %v", err)
+	case <-time.After(20 * time.Millisecond):
+	}
+	_, err = h.w.Merge(ctx, "fix", overlay.MergeOptions{OnConflict: overlay.ConflictTheirs})
+	must(t, err)
+	release()
+	wantCode(t, <-waiting, errs.Disposed, "fix")
+	if list := h.UnderWay(); len(list) != 0 {
+		t.Errorf("under way are %v", list)
+	}
+	b := h.begin(turn.BeginOptions{})
+	if _, err := h.Hold(ctx, overlay.MainBranch); err == nil {
+		t.Error("it can be held while a turn is under way")
+	} else {
+		wantCode(t, err, errs.AttemptInProgress, b.ID)
+	}
 }
 
 func TestAForkGoesOnBesideMain(t *testing.T) {
