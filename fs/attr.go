@@ -196,6 +196,9 @@ func (s *filesystem) SetAttr(_ <-chan struct{}, in *fuse.SetAttrIn, out *fuse.At
 		if s.noOpen {
 			s.sharedFiles.drop(n.num())
 			defer s.sharedFiles.dropUnwritable(n.num()) // which was opened meanwhile
+			if n.vol.main && set.Size > 0 {
+				defer s.cuts.note(n.num())
+			}
 		}
 	}
 	a, err := n.vol.SetAttr(n.Inode, s.fileIf(in.Valid&fuse.FATTR_FH != 0, in.Fh), &set)

@@ -56,6 +56,7 @@ type filesystem struct {
 	opensUnseen func()                    // tells the tree
 	settle      func(nudge func()) uint64 // has all requests answered that there are; nil where the kernel asks for opens
 	writebacks  writebacks
+	cuts        cuts
 	mapsDirect  bool // the kernel maps files whose reads and writes come to the daemon
 	mounts      branchMounts
 }

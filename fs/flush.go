@@ -2,10 +2,60 @@ package fs
 
 import (
 	"fmt"
+	"maps"
+	"slices"
+	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
+
+// cuts are the files whose size was set a short while ago, to more than nothing. While the kernel waits for that it keeps their dirty pages back (fuse_set_nowrite in fs/fuse/dir.c), until the
+// program goes on that has set it: when that is the daemon can't know.
+type cuts struct {
+	mu   sync.Mutex
+	last map[uint64]time.Time // by overlay.Inode.Num; guarded by mu
+}
+
+const (
+	cutLong = 2 * time.Second // for as long the kernel may keep pages back once it was answered
+	maxCuts = 1024            // of more, the oldest are left out
+)
+
+func (c *cuts) note(num uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.last == nil {
+		c.last = map[uint64]time.Time{}
+	}
+	c.last[num] = time.Now()
+	if len(c.last) > maxCuts {
+		c.expire()
+	}
+	if len(c.last) > maxCuts {
+		oldest := num
+		for n, at := range c.last {
+			if at.Before(c.last[oldest]) {
+				oldest = n
+			}
+		}
+		delete(c.last, oldest)
+	}
+}
+
+// recent gives the numbers of the files.
+func (c *cuts) recent() []uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.expire()
+	return slices.Collect(maps.Keys(c.last))
+}
+
+// expire forgets what was long ago. The caller holds mu.
+func (c *cuts) expire() {
+	maps.DeleteFunc(c.last, func(_ uint64, at time.Time) bool { return time.Since(at) > cutLong })
+}
 
 // writebacks counts the requests that write dirty pages of mappings back.
 type writebacks struct{ begun, ended atomic.Uint64 }
@@ -19,14 +69,21 @@ func (t notifier) FlushUnseen() {
 	t.s.meter.note(eventFlushInode)
 	if !t.s.flushMount() { // it is detached, and only those who are in it reach it
 		for _, n := range t.s.nodes.files() {
-			t.inode(n)
+			t.inode(n.Num())
 		}
+		return
+	}
+	for _, num := range t.s.cuts.recent() { // whatever the kernel keeps back of them, this waits for
+		t.inode(num)
 	}
 }
 
 // flushRounds is how often the requests that there are have to be answered at most, where programs go on to dirty pages: in the first round those on their way are, but for
-// such as the kernel keeps back while there are maxBackground of them.
+// such as the kernel keeps back while there are maxBackground of them, or while somebody waits for the others of the same file, as close(2) does.
 const flushRounds = 8
+
+// flushPause is between two of them.
+const flushPause = 50 * time.Microsecond
 
 // flushMount is syncfs(2) of the mount: when that returns all dirty pages are on their way, but no kernel waits for what FUSE has of them. So it has the requests
 // answered that there are, until none of these was to write back. It is not for a request, as it makes some itself.
@@ -49,6 +106,8 @@ func (s *filesystem) flushMount() bool {
 		if s.settle(nudge) < maxBackground && s.writebacks.begun.Load() == ended {
 			break
 		}
+		pause := unix.NsecToTimespec(flushPause.Nanoseconds()) // who has waited for these may have to go on before there are others
+		_ = unix.Nanosleep(&pause, nil)
 	}
 	return true
 }

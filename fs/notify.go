@@ -47,7 +47,7 @@ func (t notifier) InvalInode(n overlay.Inode) {
 		t.s.listings.invalidate(n)
 		t.s.kernel.EntryNotify(n.Num(), barrierName) // waits until listings under way are in the cache that is dropped next
 	}
-	t.inode(n)
+	t.inode(n.Num())
 }
 
 // FlushInode makes the kernel write back dirty pages. There is no notification that only does this: it forgets them too. A file that is
@@ -66,9 +66,9 @@ func (t notifier) FlushInode(n overlay.Inode) {
 // inode sends an invalidation. ENOENT for a node that the table has means that the kernel is about to apply the reply that
 // first named it, and that the reply may be out of date; or that it has forgotten it, and the daemon will hear so. Either takes
 // some microseconds, so the thread sleeps: time.Sleep would take a millisecond, which is what the runtime's poller counts in.
-func (t notifier) inode(n overlay.Inode) {
+func (t notifier) inode(num uint64) {
 	for wait := 10 * time.Microsecond; wait < 50*time.Millisecond; wait *= 2 {
-		if t.s.kernel.InodeNotify(n.Num(), 0, 0) != fuse.ENOENT || !t.s.nodes.has(n.Num()) {
+		if t.s.kernel.InodeNotify(num, 0, 0) != fuse.ENOENT || !t.s.nodes.has(num) {
 			return
 		}
 		pause := unix.NsecToTimespec(wait.Nanoseconds())

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -235,6 +236,62 @@ func TestACheckpointHasWhatWasJustStoredIntoAMapping(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestACheckpointHasWhatWasStoredWhileAFileIsCut has the kernel keep dirty pages back, as it does for as long as it waits for a truncation.
+func TestACheckpointHasWhatWasStoredWhileAFileIsCut(t *testing.T) {
+	m := mountUnasked(t)
+	const size = 64 << 10
+	p := m.write(t, "f", strings.Repeat("-", 2*size))
+	b := mapShared(t, p, size)
+	populate(t, b)
+	letters := make([]byte, 256)
+	for i := range letters {
+		letters[i] = byte(i)
+	}
+	source := filepath.Join(t.TempDir(), "letters")
+	must(t, os.WriteFile(source, letters, 0o644))
+	from := openFile(t, source, os.O_RDONLY)
+	// store is done by a system call: the kernel may have dropped the page, and the daemon, which is in this process, has to answer a READ for it.
+	store := func(at int, value byte) {
+		t.Helper()
+		_, err := from.ReadAt(b[at:at+1], int64(value))
+		must(t, err)
+	}
+	stop := make(chan struct{})
+	var cutting sync.WaitGroup
+	cutting.Go(func() {
+		for i := int64(1); ; i++ {
+			select {
+			case <-stop:
+				return
+			default:
+				if err := os.Truncate(p, 2*size+i%2*size); err != nil { // behind what is mapped
+					t.Error(err)
+				}
+			}
+		}
+	})
+	var ids []string
+	const rounds = 100
+	for i := range rounds {
+		for at := 0; at < size; at += 4096 {
+			store(at, byte(i))
+		}
+		ids = append(ids, m.snapshot(t))
+	}
+	close(stop)
+	cutting.Wait()
+	for i := rounds - 1; i >= 0; i-- {
+		m.rollback(t, ids[i])
+		got, err := os.ReadFile(p)
+		must(t, err)
+		for at := 0; at < size; at += 4096 {
+			if got[at] != byte(i) {
+				t.Fatalf("checkpoint %d has %d at %d", i, got[at], at)
+			}
+		}
 	}
 }
 

@@ -230,7 +230,7 @@ func (p *Pool) left(w *worker) {
 	delete(p.workers, w)
 }
 
-// Settle returns when every WRITE has been answered that the kernel had for us when it was called, read or not. nudge makes a request and waits for its answer. It must not be called from a request.
+// Settle returns when every WRITE and SETATTR has been answered that the kernel had for us when it was called, read or not. nudge makes a request and waits for its answer. It must not be called from a request.
 //
 // The kernel gives requests out in order. So once a nudge was answered, those that were there before it have been read; only whether a worker that seems to wait for a request does so, or has one and has not
 // said so yet, can't be seen. That shows when it takes the next: of those that sleep the kernel wakes the one that has slept for longest, so that takes no more nudges than there are workers.

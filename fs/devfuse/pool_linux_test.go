@@ -24,11 +24,11 @@ type kernel struct {
 
 // What the handler does, by the opcode.
 const (
-	opEcho   = iota + 1 // answers with what comes after the header
-	opWait              // waits for the gate
-	opForget            // gives no answer
-	opFail              // gives no answer but EIO
-	opStall             // waits for the end of the test
+	opEcho   = iota + 101 // answers with what comes after the header
+	opWait                // waits for the gate
+	opForget              // gives no answer
+	opFail                // gives no answer but EIO
+	opStall               // waits for the end of the test
 )
 
 func newKernel(t *testing.T) *kernel {
@@ -60,7 +60,7 @@ func (k *kernel) handle(in, out [][]byte) (int, fuse.Status) {
 		return 0, fuse.OK
 	case opFail:
 		return 0, fuse.EIO
-	case opWait, opcodeWrite:
+	case opWait, opcodeWrite, opcodeSetattr:
 		k.waiting.Add(1)
 		<-k.gate
 	case opStall:

@@ -22,7 +22,7 @@ func TestSettleWaitsForTheWritesThatThereAre(t *testing.T) {
 	})
 	k.send(opStall, 999, 7, "") // no write: nobody waits for it
 	for i := range 5 {
-		k.send(opcodeWrite, uint64(1000+i), 7, "")
+		k.send([]uint32{opcodeWrite, opcodeSetattr}[i%2], uint64(1000+i), 7, "")
 	}
 	var asked atomic.Uint64
 	settled := make(chan struct{})

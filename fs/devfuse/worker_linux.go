@@ -24,10 +24,11 @@ type worker struct {
 	reading atomic.Bool   // it may have a request that is not counted in taken yet
 	taken   atomic.Uint64 // requests
 	resting atomic.Bool   // nothing is left to do for its request but to give the answer
-	writing atomic.Bool   // the last one that was taken is a WRITE, which is worked on
+	writing atomic.Bool   // the last one that was taken is a WRITE, or keeps some back, and is worked on
 }
 
 const (
+	opcodeSetattr   = 4  // FUSE_SETATTR
 	opcodeWrite     = 16 // FUSE_WRITE
 	page            = 4096
 	sizeOfInHeader  = int(unsafe.Sizeof(fuse.InHeader{}))
@@ -70,7 +71,7 @@ func (w *worker) run() {
 // work has the request handled that has just been read, and answers it. It is of n bytes.
 func (w *worker) work(n int) {
 	h := w.header()
-	w.writing.Store(h.Opcode == opcodeWrite)
+	w.writing.Store(h.Opcode == opcodeWrite || h.Opcode == opcodeSetattr) // a file's dirty pages stay where they are while it's being cut
 	w.taken.Add(1)
 	w.reading.Store(false)
 	w.pool.took(w, h.Pid, n)
