@@ -17,9 +17,9 @@ const (
 type knownKeys struct {
 	seed maphash.Seed
 
-	mu    sync.RWMutex // guards what follows
-	epoch Epoch        // 0 means that nothing is known
-	keys  map[uint64]struct{}
+	mu    sync.RWMutex        // guards what follows
+	epoch Epoch               // 0 means that nothing is known
+	keys  map[uint64]struct{} // nil means that nothing is known
 	locs  map[uint64]struct{} // nil means that nothing is known
 }
 
@@ -36,7 +36,7 @@ func (s *Store) Untouched(e Epoch) bool {
 	k := &s.known
 	k.mu.RLock()
 	defer k.mu.RUnlock()
-	return k.epoch == e && len(k.keys) == 0
+	return k.epoch == e && k.keys != nil && len(k.keys) == 0
 }
 
 // recordOf gives the epoch of a record's key, and what of the key is remembered: in the index by inode whatever follows the epoch is
@@ -71,63 +71,39 @@ func (s *Store) loadLocs() error {
 	return err
 }
 
-// note remembers a key that is about to be written.
-func (k *knownKeys) note(key []byte) {
-	if key[0] == keyLoc {
-		k.noteLoc(key)
-		return
+// set gives where a key is remembered, and what of it; nil where nothing is known of such keys. The caller holds mu.
+func (k *knownKeys) set(key []byte) (set *map[uint64]struct{}, part []byte) {
+	if key[0] == keyLoc && k.locs != nil {
+		return &k.locs, key
 	}
-	e, part, ok := recordOf(key)
-	if !ok {
-		return
+	if e, part, ok := recordOf(key); ok && e == k.epoch && k.keys != nil {
+		return &k.keys, part
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if e != k.epoch {
-		return
-	}
-	k.keys[maphash.Bytes(k.seed, part)] = struct{}{}
-	if len(k.keys) > knownMax {
-		k.epoch, k.keys = 0, nil
-	}
+	return nil, nil
 }
 
-func (k *knownKeys) noteLoc(key []byte) {
+// note remembers a key that is about to be written.
+func (k *knownKeys) note(key []byte) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.locs == nil {
+	set, part := k.set(key)
+	if set == nil {
 		return
 	}
-	k.locs[maphash.Bytes(k.seed, key)] = struct{}{}
-	if len(k.locs) > knownMax {
-		k.locs = nil
+	(*set)[maphash.Bytes(k.seed, part)] = struct{}{}
+	if len(*set) > knownMax {
+		*set = nil
 	}
 }
 
 // absent reports whether it is known that there is no such record.
 func (k *knownKeys) absent(key []byte) bool {
-	if key[0] == keyLoc {
-		return k.lacksLoc(key)
-	}
-	e, part, ok := recordOf(key)
-	if !ok {
-		return false
-	}
 	k.mu.RLock()
 	defer k.mu.RUnlock()
-	if e != k.epoch {
+	set, part := k.set(key)
+	if set == nil {
 		return false
 	}
-	_, maybe := k.keys[maphash.Bytes(k.seed, part)]
-	return !maybe
-}
-
-func (k *knownKeys) lacksLoc(key []byte) bool {
-	k.mu.RLock()
-	defer k.mu.RUnlock()
-	if k.locs == nil {
-		return false
-	}
-	_, maybe := k.locs[maphash.Bytes(k.seed, key)]
+	_, maybe := (*set)[maphash.Bytes(k.seed, part)]
 	return !maybe
 }

@@ -347,14 +347,15 @@ func (p *pending) settleIfRoom() error {
 // turn has commits go to the other journal, unless that is in use, and gives the set that the database is to have. The caller holds flush.
 func (p *pending) turn() *writeSet {
 	p.mu.RLock()
-	journal, keys, reverse := p.spare, len(p.active.writes), len(p.active.reverse)
+	flushing, journal, keys, reverse := p.flushing, p.spare, len(p.active.writes), len(p.active.reverse)
 	p.mu.RUnlock()
+	if flushing != nil || keys == 0 {
+		return flushing
+	}
 	next := newWriteSet(journal, keys, reverse) // nobody waits meanwhile, and it may soon hold as much
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.flushing == nil && len(p.active.writes) > 0 {
-		p.flushing, p.active, p.spare = p.active, next, nil
-	}
+	p.flushing, p.active, p.spare = p.active, next, nil
 	return p.flushing
 }
 

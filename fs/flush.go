@@ -106,8 +106,7 @@ func (s *filesystem) flushMount() bool {
 		if s.settle(nudge) < maxBackground && s.writebacks.begun.Load() == ended {
 			break
 		}
-		pause := unix.NsecToTimespec(flushPause.Nanoseconds()) // who has waited for these may have to go on before there are others
-		_ = unix.Nanosleep(&pause, nil)
+		nap(flushPause) // who has waited for these may have to go on before there are others
 	}
 	return true
 }

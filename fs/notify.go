@@ -65,15 +65,20 @@ func (t notifier) FlushInode(n overlay.Inode) {
 
 // inode sends an invalidation. ENOENT for a node that the table has means that the kernel is about to apply the reply that
 // first named it, and that the reply may be out of date; or that it has forgotten it, and the daemon will hear so. Either takes
-// some microseconds, so the thread sleeps: time.Sleep would take a millisecond, which is what the runtime's poller counts in.
+// some microseconds.
 func (t notifier) inode(num uint64) {
 	for wait := 10 * time.Microsecond; wait < 50*time.Millisecond; wait *= 2 {
 		if t.s.kernel.InodeNotify(num, 0, 0) != fuse.ENOENT || !t.s.nodes.has(num) {
 			return
 		}
-		pause := unix.NsecToTimespec(wait.Nanoseconds())
-		_ = unix.Nanosleep(&pause, nil) // a signal may end it early, and then it is asked early
+		nap(wait)
 	}
+}
+
+// nap has the thread sleep: time.Sleep would take a millisecond, which is what the runtime's poller counts in. A signal may end it early.
+func nap(d time.Duration) {
+	t := unix.NsecToTimespec(d.Nanoseconds())
+	_ = unix.Nanosleep(&t, nil)
 }
 
 // teller is a notifier that has programs which watch files told, too. In a branch mount none are.

@@ -60,16 +60,12 @@ func (d *DirHandle) Node() *Node { return d.node }
 // Release closes the handle.
 func (d *DirHandle) Release() {
 	_ = unix.Close(d.fd)
-	d.giveRoomBack()
-	d.t.handleCount.Add(-1)
-	d.t.unpin(d.node)
-}
-
-func (d *DirHandle) giveRoomBack() {
 	if d.room != nil {
 		direntRooms.Put(d.room)
+		d.room, d.buf = nil, nil
 	}
-	d.room, d.buf, d.pos = nil, nil, 0
+	d.t.handleCount.Add(-1)
+	d.t.unpin(d.node)
 }
 
 // Fsync makes the directory durable.

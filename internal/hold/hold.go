@@ -1,6 +1,8 @@
 // Package hold keeps those waiting who are to begin something, where somebody needs it to stay as it is for a while.
 package hold
 
+import "sync"
+
 // Set has the names that are held. Its zero value holds none. Whoever uses it guards it, but for what Held gives.
 type Set struct {
 	held map[string]*hold
@@ -11,8 +13,8 @@ type hold struct {
 	ends chan struct{} // closed when none does any more
 }
 
-// Hold holds a name until Release was called as often.
-func (s *Set) Hold(name string) {
+// Hold holds a name until release, which is to be called once. The caller holds guard, which release takes.
+func (s *Set) Hold(name string, guard sync.Locker) (release func()) {
 	if s.held == nil {
 		s.held = map[string]*hold{}
 	}
@@ -22,10 +24,14 @@ func (s *Set) Hold(name string) {
 		s.held[name] = h
 	}
 	h.by++
+	return func() {
+		guard.Lock()
+		defer guard.Unlock()
+		s.release(name)
+	}
 }
 
-// Release ends one Hold.
-func (s *Set) Release(name string) {
+func (s *Set) release(name string) {
 	h := s.held[name]
 	if h.by--; h.by == 0 {
 		delete(s.held, name)

@@ -1,23 +1,28 @@
 package hold
 
-import "testing"
+import (
+	"sync"
+	"testing"
+)
 
 func TestANameIsHeldUntilNobodyHoldsIt(t *testing.T) {
 	var s Set
+	var mu sync.Mutex
 	if s.Held("a") != nil {
 		t.Fatal("a name is held that nobody has held")
 	}
-	s.Hold("a")
-	s.Hold("a")
-	s.Hold("b")
+	mu.Lock()
+	first, second := s.Hold("a", &mu), s.Hold("a", &mu)
+	s.Hold("b", &mu)
 	ends := s.Held("a")
-	s.Release("a")
+	mu.Unlock()
+	first()
 	select {
 	case <-ends:
 		t.Fatal("it ends while somebody holds it")
 	default:
 	}
-	s.Release("a")
+	second()
 	<-ends
 	if s.Held("a") != nil || s.Held("b") == nil {
 		t.Fatal(s.held)

@@ -176,12 +176,7 @@ func (e *Engine) Hold(branch string) (release func(), err error) {
 	if a := e.under[branch]; a != nil && !e.lapsed(a) {
 		return nil, inProgress(a)
 	}
-	e.held.Hold(branch)
-	return func() {
-		e.mu.Lock()
-		defer e.mu.Unlock()
-		e.held.Release(branch)
-	}, nil
+	return e.held.Hold(branch, &e.mu), nil
 }
 
 func inProgress(other *entry) error {

@@ -148,13 +148,9 @@ func (e *Engine) Hold(ctx context.Context, branch string) (release func(), err e
 		e.mu.Lock()
 		t := e.busy[branch]
 		if t == nil {
-			e.held.Hold(branch)
+			release = e.held.Hold(branch, &e.mu)
 			e.mu.Unlock()
-			return func() {
-				e.mu.Lock()
-				defer e.mu.Unlock()
-				e.held.Release(branch)
-			}, nil
+			return release, nil
 		}
 		if _, err := e.pass(ctx, t); err != nil {
 			return nil, err

@@ -37,7 +37,7 @@ func (h *hyperfs) mount(ctx context.Context) error {
 }
 
 // checkpoint makes one, and then drops those before it, so that runs don't pile up in the store. What only they needed is freed when it returns: in the background it would take
-// the time of what is measured next, which has left none of it.
+// the time of what is measured next.
 func (h *hyperfs) checkpoint(ctx context.Context) error {
 	old, err := h.client.List(ctx, hyper.ListOptions{})
 	if err != nil {
