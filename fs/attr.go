@@ -193,21 +193,47 @@ func (s *filesystem) SetAttr(_ <-chan struct{}, in *fuse.SetAttrIn, out *fuse.At
 	since := s.invalidated.Load()
 	if set.Valid&overlay.SetSize != 0 {
 		defer s.changed(n.Inode, s)
-		if s.noOpen {
-			s.sharedFiles.drop(n.num())
-			defer s.sharedFiles.dropUnwritable(n.num()) // which was opened meanwhile
-			if n.vol.main && set.Size > 0 {
-				defer s.cuts.note(n.num())
-			}
+		if s.noOpen && n.vol.main && set.Size > 0 {
+			defer s.cuts.note(n.num())
 		}
 	}
-	a, err := n.vol.SetAttr(n.Inode, s.fileIf(in.Valid&fuse.FATTR_FH != 0, in.Fh), &set)
+	a, err := s.setAttr(n, in, &set)
 	if err != nil {
 		return status(err)
 	}
 	fillAttr(&out.Attr, &a)
 	out.SetTimeout(s.attrTimeout(n.vol, since))
 	return fuse.OK
+}
+
+func (s *filesystem) setAttr(n node, in *fuse.SetAttrIn, set *overlay.SetAttr) (overlay.Attr, error) {
+	opened := in.Valid&fuse.FATTR_FH != 0
+	if !s.noOpen || set.Valid&overlay.SetSize == 0 {
+		return n.vol.SetAttr(n.Inode, s.fileIf(opened, in.Fh), set)
+	}
+	if opened || set.Size == 0 {
+		return s.setSize(n, in, set)
+	}
+	defer s.sharedFiles.dropUnwritable(n.num()) // another inode may have taken its place
+	return n.vol.SetAttr(n.Inode, nil, set)
+}
+
+// setSize is setAttr for who has the file open, which O_TRUNC is told apart from truncate(2) by nothing but the size. It sets times also where the size stays as it is, as ftruncate(2) does, and asks for no rights.
+func (s *filesystem) setSize(n node, in *fuse.SetAttrIn, set *overlay.SetAttr) (overlay.Attr, error) {
+	take := func() (*sharedFile, error) { return s.sharedFiles.take(n, true, &in.InHeader) }
+	if set.Size == 0 {
+		take = func() (*sharedFile, error) { return s.sharedFiles.takeEmptied(n, &in.InHeader) }
+		set.Valid &^= overlay.SetSize
+	}
+	f, err := take()
+	if err != nil {
+		return overlay.Attr{}, err
+	}
+	defer s.sharedFiles.done(f)
+	if set.Valid == 0 {
+		return n.vol.GetAttr(n.Inode, f.File)
+	}
+	return n.vol.SetAttr(n.Inode, f.File, set)
 }
 
 // fileIf gives the file of fh, or nil where the request has none.

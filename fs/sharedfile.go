@@ -64,8 +64,22 @@ func (t *sharedFiles) take(n node, write bool, h *fuse.InHeader) (*sharedFile, e
 	if f := t.get(num, write); f != nil {
 		return f, nil
 	}
+	return t.open(n, write, 0, callerOf(h, 0))
+}
+
+// takeEmptied empties a file that the maker of the request has open, and gives it as take does. It is emptied by being opened: another inode may take its place for that, which nobody has open.
+func (t *sharedFiles) takeEmptied(n node, h *fuse.InHeader) (*sharedFile, error) {
+	opening := &t.opening[n.num()%uint64(len(t.opening))]
+	opening.Lock()
+	defer opening.Unlock()
+	return t.open(n, true, unix.O_TRUNC, callerOf(h, 0))
+}
+
+// open opens the file of an inode, and no other is used from then on. The caller holds opening.
+func (t *sharedFiles) open(n node, write bool, flags int, c *overlay.Caller) (*sharedFile, error) {
+	num := n.num()
 	t.drop(num)
-	file, err := openSharedFile(n, write, callerOf(h, 0))
+	file, err := openSharedFile(n, write, flags, c)
 	if err != nil {
 		return nil, err
 	}
@@ -74,13 +88,13 @@ func (t *sharedFiles) take(n node, write bool, h *fuse.InHeader) (*sharedFile, e
 	return f, nil
 }
 
-func openSharedFile(n node, write bool, c *overlay.Caller) (overlay.File, error) {
+func openSharedFile(n node, write bool, flags int, c *overlay.Caller) (overlay.File, error) {
 	if !write {
-		return n.vol.Open(n.Inode, unix.O_RDONLY, false, c)
+		return n.vol.Open(n.Inode, unix.O_RDONLY|flags, false, c)
 	}
-	h, err := n.vol.Open(n.Inode, unix.O_RDWR, false, c)
+	h, err := n.vol.Open(n.Inode, unix.O_RDWR|flags, false, c)
 	if err == unix.EACCES {
-		h, err = n.vol.Open(n.Inode, unix.O_WRONLY, false, c)
+		h, err = n.vol.Open(n.Inode, unix.O_WRONLY|flags, false, c)
 	}
 	return h, err
 }

@@ -54,10 +54,17 @@ const cachedReadMax = 128 << 10
 // copied. It is always granted while another direct handle of the node is open.
 func (t *Tree) Open(n *Node, flags int, direct bool, c *Caller) (*Handle, error) {
 	h, err := t.open(n, flags, direct)
-	if err == unix.EACCES && t.unseen && !t.privileged {
-		return t.openAgain(n, flags)
+	if err != unix.EACCES || !t.unseen || t.privileged {
+		return h, err
 	}
-	return h, err
+	if h, err = t.openAgain(n, flags); err != nil || flags&unix.O_TRUNC == 0 {
+		return h, err
+	}
+	if _, err := t.SetAttr(n, h, &SetAttr{Valid: SetSize}); err != nil {
+		h.Release()
+		return nil, err
+	}
+	return h, nil
 }
 
 func (t *Tree) open(n *Node, flags int, direct bool) (*Handle, error) {

@@ -57,3 +57,42 @@ func TestWhatAnOrdinaryUserHasOpenGoesOnWithoutItsMode(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 }
+
+// A file that was made without the right to write to it can be written to and cut by who has it open from making it, as cp and install make files.
+func TestAnOrdinaryUserCutsWhatIsReadOnlyAndOpen(t *testing.T) {
+	for name, flags := range map[string]string{"the kernel opens": "", "opens are asked for": "--open-requests"} {
+		t.Run(name, func(t *testing.T) {
+			bin, ws, who := ordinaryWorkspace(t, "/usr/bin/python3")
+			cmd := exec.Command("bash", "-euc", `
+				"$HYPERFS" mount $FLAGS "$WS"
+				trap 'cd /; "$HYPERFS" unmount "$WS"' EXIT
+				cd "$WS"
+				id=$("$HYPERFS" snapshot)
+				/usr/bin/python3 - <<-'END'
+					import os
+					def more():  # the daemon closes what it had open
+					    for i in range(1200): open("n%d" % i, "w").write("x")
+					fd = os.open("f", os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o444)
+					os.write(fd, b"hello"); os.ftruncate(fd, 3)
+					assert os.pread(fd, 9, 0) == b"hel"
+					os.ftruncate(fd, 0); os.pwrite(fd, b"new", 0); more()
+					os.ftruncate(fd, 2); assert os.pread(fd, 9, 0) == b"ne"; more()
+					os.ftruncate(fd, 0); assert os.fstat(fd).st_size == 0
+					os.pwrite(fd, b"again", 0)
+					os.unlink("f"); more()
+					os.ftruncate(fd, 4); assert os.pread(fd, 9, 0) == b"agai"; more()
+					os.ftruncate(fd, 0); assert os.fstat(fd).st_size == 0
+					assert os.fstat(fd).st_mode & 0o777 == 0o444
+				END
+				"$HYPERFS" rollback "$id"
+				[ -z "$(ls)" ]
+			`)
+			cmd.Dir = filepath.Dir(ws)
+			cmd.Env = append(os.Environ(), "HYPERFS="+bin, "WS="+ws, "FLAGS="+flags)
+			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: who}
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Fatalf("%v\n%s", err, out)
+			}
+		})
+	}
+}
