@@ -7,6 +7,7 @@ import (
 )
 
 func main() {
+	becomeExact()
 	forgetEmptyVariables()
 	os.Exit(run(os.Args, os.Stdin, os.Stdout, os.Stderr))
 }

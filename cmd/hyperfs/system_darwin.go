@@ -15,3 +15,6 @@ func ourProgram() (string, error) { return os.Executable() }
 
 // startDaemonProcess starts cmd.
 func startDaemonProcess(cmd *exec.Cmd) error { return cmd.Start() }
+
+// becomeExact is of use on Linux only.
+func becomeExact() {}
