@@ -32,7 +32,7 @@ func (b *bench) goGroup() group {
 }
 
 func goBuild(ctx context.Context, dir string) error {
-	return command(ctx, dir, "env", "GOCACHE="+filepath.Join(dir, "cache"), "GOFLAGS=", "CGO_ENABLED=0", "go", "build", "-o", "bin/", "./...")
+	return command(ctx, dir, "env", "GOCACHE="+filepath.Join(dir, ".cache", "go-build"), "GOFLAGS=", "CGO_ENABLED=0", "go", "build", "-o", "bin/", "./...")
 }
 
 // makeGoModule writes packages that all import the package leaf, and a program that imports them all.
