@@ -218,14 +218,17 @@ func (s *filesystem) setAttr(n node, in *fuse.SetAttrIn, set *overlay.SetAttr) (
 	return n.vol.SetAttr(n.Inode, nil, set)
 }
 
-// setSize is setAttr for who has the file open, which O_TRUNC is told apart from truncate(2) by nothing but the size. It sets times also where the size stays as it is, as ftruncate(2) does, and asks for no rights.
+// setSize is setAttr for who has the file open. O_TRUNC is one of them, though it says no more than truncate(2) to nothing, which is therefore taken for it. As with ftruncate(2), times are set also where the size stays as it
+// is, and nobody is asked for rights.
 func (s *filesystem) setSize(n node, in *fuse.SetAttrIn, set *overlay.SetAttr) (overlay.Attr, error) {
-	take := func() (*sharedFile, error) { return s.sharedFiles.take(n, true, &in.InHeader) }
+	var f *sharedFile
+	var err error
 	if set.Size == 0 {
-		take = func() (*sharedFile, error) { return s.sharedFiles.takeEmptied(n, &in.InHeader) }
+		f, err = s.sharedFiles.takeEmptied(n, &in.InHeader)
 		set.Valid &^= overlay.SetSize
+	} else {
+		f, err = s.sharedFiles.take(n, true, &in.InHeader)
 	}
-	f, err := take()
 	if err != nil {
 		return overlay.Attr{}, err
 	}
