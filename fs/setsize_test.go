@@ -8,18 +8,16 @@ import (
 	"time"
 
 	"github.com/hyperfs/hyperfs/fs"
+	"github.com/hyperfs/hyperfs/internal/testfs"
 	"golang.org/x/sys/unix"
 )
 
 // Programs, make above all, go by the times of files that they empty again. Filesystems differ in what truncate(2) does to the time of a file that has the size already, so both kinds are tried.
 func TestASizeThatIsSetSetsTimes(t *testing.T) {
-	ram, err := os.MkdirTemp("/dev/shm", "hyperfs-test-")
-	must(t, err)
-	t.Cleanup(func() { must(t, os.RemoveAll(ram)) })
-	for _, lower := range []string{t.TempDir(), ram} {
-		for name, o := range map[string]fs.Options{"": {}, "opens": {OpenRequests: true, NoPassthrough: true}, "passthrough": {Passthrough: true}} {
+	for on, lower := range map[string]string{"disk": t.TempDir(), "tmpfs": testfs.Tmpfs(t, 64<<20)} {
+		for name, o := range map[string]fs.Options{"default": {}, "opens": {OpenRequests: true, NoPassthrough: true}, "passthrough": {Passthrough: true}} {
 			o.InPlace, o.NoURing = true, true
-			t.Run(filepath.Base(lower)+" "+name, func(t *testing.T) {
+			t.Run(on+" "+name, func(t *testing.T) {
 				dir, err := os.MkdirTemp(lower, "ws")
 				must(t, err)
 				m := mountDir(t, dir, o)

@@ -58,9 +58,7 @@ func (t *sharedFiles) take(n node, write bool, h *fuse.InHeader) (*sharedFile, e
 	if f := t.get(num, write); f != nil {
 		return f, nil
 	}
-	opening := &t.opening[num%uint64(len(t.opening))]
-	opening.Lock()
-	defer opening.Unlock()
+	defer t.lockOpening(num)()
 	if f := t.get(num, write); f != nil {
 		return f, nil
 	}
@@ -69,10 +67,14 @@ func (t *sharedFiles) take(n node, write bool, h *fuse.InHeader) (*sharedFile, e
 
 // takeEmptied empties a file that the maker of the request has open, and gives it as take does. It is emptied by being opened: another inode may take its place for that, which nobody has open.
 func (t *sharedFiles) takeEmptied(n node, h *fuse.InHeader) (*sharedFile, error) {
-	opening := &t.opening[n.num()%uint64(len(t.opening))]
-	opening.Lock()
-	defer opening.Unlock()
+	defer t.lockOpening(n.num())()
 	return t.open(n, true, unix.O_TRUNC, callerOf(h, 0))
+}
+
+func (t *sharedFiles) lockOpening(num uint64) (unlock func()) {
+	mu := &t.opening[num%uint64(len(t.opening))]
+	mu.Lock()
+	return mu.Unlock
 }
 
 // open opens the file of an inode, and no other is used from then on. The caller holds opening.

@@ -2,9 +2,6 @@ package test
 
 import (
 	"os"
-	"os/exec"
-	"path/filepath"
-	"syscall"
 	"testing"
 )
 
@@ -28,7 +25,7 @@ func opensFlags(variant uint32) []string {
 // The daemon of an ordinary user can't open again what has lost its mode since a program has opened it, but has to.
 func TestWhatAnOrdinaryUserHasOpenGoesOnWithoutItsMode(t *testing.T) {
 	bin, ws, who := ordinaryWorkspace(t)
-	cmd := exec.Command("bash", "-euc", `
+	scriptAs(t, who, []string{"HYPERFS=" + bin, "WS=" + ws}, `
 		"$HYPERFS" mount "$WS"
 		trap 'cd /; "$HYPERFS" unmount "$WS"' EXIT
 		cd "$WS"
@@ -50,12 +47,6 @@ func TestWhatAnOrdinaryUserHasOpenGoesOnWithoutItsMode(t *testing.T) {
 		[ "$(cat f d/g u)" = $'old\nold\nold' ]
 		[ "$(stat -c %a f d)" = $'644\n755' ]
 	`)
-	cmd.Dir = filepath.Dir(ws)
-	cmd.Env = append(os.Environ(), "HYPERFS="+bin, "WS="+ws)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: who}
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
 }
 
 // A file that was made without the right to write to it can be written to and cut by who has it open from making it, as cp and install make files.
@@ -63,7 +54,7 @@ func TestAnOrdinaryUserCutsWhatIsReadOnlyAndOpen(t *testing.T) {
 	for name, flags := range map[string]string{"the kernel opens": "", "opens are asked for": "--open-requests"} {
 		t.Run(name, func(t *testing.T) {
 			bin, ws, who := ordinaryWorkspace(t, "/usr/bin/python3")
-			cmd := exec.Command("bash", "-euc", `
+			scriptAs(t, who, []string{"HYPERFS=" + bin, "WS=" + ws, "FLAGS=" + flags}, `
 				"$HYPERFS" mount $FLAGS "$WS"
 				trap 'cd /; "$HYPERFS" unmount "$WS"' EXIT
 				cd "$WS"
@@ -87,12 +78,6 @@ func TestAnOrdinaryUserCutsWhatIsReadOnlyAndOpen(t *testing.T) {
 				"$HYPERFS" rollback "$id"
 				[ -z "$(ls)" ]
 			`)
-			cmd.Dir = filepath.Dir(ws)
-			cmd.Env = append(os.Environ(), "HYPERFS="+bin, "WS="+ws, "FLAGS="+flags)
-			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: who}
-			if out, err := cmd.CombinedOutput(); err != nil {
-				t.Fatalf("%v\n%s", err, out)
-			}
 		})
 	}
 }

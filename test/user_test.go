@@ -10,6 +10,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/hyperfs/hyperfs/internal/treestate"
 )
@@ -92,19 +93,24 @@ func ordinaryWorkspace(t *testing.T, programs ...string) (bin, ws string, who *s
 	return bin, ws, who
 }
 
+// scriptAs runs a script of bash in the root directory as somebody, and fails the test if one of its commands fails.
+func scriptAs(t *testing.T, who *syscall.Credential, env []string, text string) {
+	t.Helper()
+	cmd := exec.Command("bash", "-euc", text)
+	cmd.Dir, cmd.Env = "/", append(os.Environ(), env...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: who}
+	cmd.WaitDelay = time.Second
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s\n%s", err, text, out)
+	}
+}
+
 func TestAnOrdinaryUserRollsBackWhatTheyMayNotWriteTo(t *testing.T) {
 	t.Parallel()
 	bin, ws, who := ordinaryWorkspace(t)
 	do := func(text string) {
 		t.Helper()
-		cmd := exec.Command("sh", "-euc", text)
-		cmd.Dir = filepath.Dir(ws)
-		cmd.Env = append(os.Environ(), "HYPERFS="+bin, "WS="+ws)
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: who}
-		out, err := cmd.CombinedOutput()
-		if err != nil {
-			t.Fatalf("%v\n%s\n%s", err, text, out)
-		}
+		scriptAs(t, who, []string{"HYPERFS=" + bin, "WS=" + ws}, text)
 	}
 	do(`cd "$WS"; mkdir -p shut/below/deep kept; echo a >shut/a; echo b >shut/below/b; echo c >shut/below/deep/c
 		echo secret >secret; echo d >kept/d; ln kept/d kept/other; ln -s a shut/link

@@ -3,12 +3,9 @@ package test
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
-	"time"
 
 	"github.com/hyperfs/hyperfs/internal/treestate"
 )
@@ -64,13 +61,7 @@ func TestAnOrdinaryUserWorksInTwoBranchesAtOnce(t *testing.T) {
 		}
 	}
 	t.Cleanup(func() { _ = detach(ws) }) // if something fails before
-	cmd := exec.Command("bash", "-euc", userBranches)
-	cmd.Dir, cmd.Env = "/", append(os.Environ(), "HYPERFS="+bin, "WS="+ws, "MEET="+meet, "HOME="+meet)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: who}
-	cmd.WaitDelay = time.Second
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	scriptAs(t, who, []string{"HYPERFS=" + bin, "WS=" + ws, "MEET=" + meet, "HOME=" + meet}, userBranches)
 }
 
 // othersThings is what an ordinary user does in $WS with what has a group that they are not in, or another owner, in main and in branches.
@@ -119,13 +110,7 @@ func TestAnOrdinaryUserChangesWhatHasAGroupOfOthers(t *testing.T) {
 	script(t, ws, env, `seq 20000 >large; echo k >kept; chmod 640 kept; mkdir dir shared; echo t >theirs
 		chown "$OWN:1" . large kept dir shared "$MEET"; chown 0:1 theirs; chmod 666 theirs; chmod 2775 shared`)
 	t.Cleanup(func() { _ = detach(ws) }) // if something fails before
-	cmd := exec.Command("bash", "-euc", othersThings)
-	cmd.Dir, cmd.Env = "/", append(os.Environ(), env...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: who}
-	cmd.WaitDelay = time.Second
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	scriptAs(t, who, env, othersThings)
 }
 
 // The tools that somebody looks at the past with. $VIEW is a checkpoint in the mount, $WANT a plain copy of what it was.

@@ -3,10 +3,8 @@ package test
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -175,7 +173,7 @@ func TestAnOrdinaryUserWhoWatchesHearsOfARollback(t *testing.T) {
 		}
 	}
 	t.Cleanup(func() { _ = detach(ws) }) // if something fails before
-	cmd := exec.Command("bash", "-euc", hearIn+`
+	scriptAs(t, who, []string{"HYPERFS=" + bin, "WS=" + ws, "SPARE=" + spare, "HOME=" + spare}, hearIn+`
 		cd "$WS"; mkdir shut open; echo a >shut/file; echo b >shut/fixed; echo c >open/file; echo d >open/only; chmod 444 shut/fixed; chmod 555 shut
 		"$HYPERFS" mount .; cd .; "$HYPERFS" snapshot
 		chmod 755 shut; echo changed >shut/file; rm -f shut/fixed; echo new >shut/new; chmod 555 shut
@@ -188,10 +186,4 @@ func TestAnOrdinaryUserWhoWatchesHearsOfARollback(t *testing.T) {
 		hear "shut: MODIFY file"; hear "shut/file: MODIFY"; hear "shut: CREATE fixed"; hear "shut: DELETE new"; hear "open/file: MODIFY"; hear "open: CREATE only"
 		test "$(cat "$WS/shut/fixed")" = b; test "$(stat -c %a "$WS/shut")" = 555; test "$(stat -c %a "$WS/shut/fixed")" = 444; test ! -e "$WS/shut/new"
 		"$HYPERFS" -C "$WS" fsck --deep`)
-	cmd.Dir, cmd.Env = "/", append(os.Environ(), "HYPERFS="+bin, "WS="+ws, "SPARE="+spare, "HOME="+spare)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: who}
-	cmd.WaitDelay = time.Second
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
 }
